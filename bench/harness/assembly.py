@@ -3,11 +3,12 @@
 import re
 
 from . import report
-from .parts import build, decode, files, logs, peers, read
+from .measure import Failed
+from .parts import after, build, decode, files, logs, peers, performance, read
 from .store import Results
 
 PARTS = {"build": build, "decode": decode, "logs": logs, "files": files, "read": read,
-         "peers": peers}
+         "peers": peers, "after": after, "performance": performance}
 
 
 def about(environment: dict) -> str:
@@ -60,6 +61,8 @@ def earlier(keys: list, which: str = "an earlier build") -> str:
 
 def assemble(raw: dict):
     """Markdown, and the plots by file name."""
+    if not any(raw["results"].values()):
+        raise Failed("nothing was measured, so there is no report")
     results = Results(raw)
     body, plots = [], {}
     for module in PARTS.values():

@@ -82,7 +82,10 @@ def source_trees(arguments):
 
 
 def supported(programs: Programs, recipe) -> bool:
-    """Whether the installed program was built with the recipe's compression."""
+    """Whether the program was built with the recipe's compression, and the machine has the memory."""
+    if recipe.memory > measure.free_memory():
+        programs.skip(recipe.title, f"needs {recipe.memory >> 30} GiB of memory")
+        return False
     if recipe.program != "mkfs.erofs":
         return True
     setting = next((word for word in recipe.arguments if word.startswith("-z")), None)
@@ -110,7 +113,8 @@ def make_recipe(programs: Programs, recipe: Recipe, tree: Path, image: Path):
     if not image.exists():
         image.parent.mkdir(parents=True, exist_ok=True)
         say(f"making {image.name}")
-        partial = image.with_name(image.name + ".partial")
+        # Some programs insist on the end of the name.
+        partial = image.with_name("partial-" + image.name)
         partial.unlink(missing_ok=True)
         measure.run(*recipe.commands(programs, tree, partial))
         partial.rename(image)

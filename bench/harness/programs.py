@@ -4,11 +4,13 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from . import measure
 from .measure import Failed
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -72,6 +74,10 @@ class Recipe:
     then: tuple = ()
     #: Ending of the image's name that the program insists on.
     suffix: str = ""
+    #: Seconds that making it may take, if that is less than the limit of the run.
+    limit: float | None = None
+    #: Bytes of memory that it takes whatever the data.
+    memory: int = 0
 
     def commands(self, programs: Programs, tree, image):
         """The command lines; none if a program is missing."""
@@ -106,19 +112,50 @@ def _erofs(name: str, title: str, *settings: str) -> Recipe:
     return Recipe(name, title, "mkfs.erofs", ("-x-1", "--quiet", *settings, "{image}", "{tree}"))
 
 
-def _tar(name: str, title: str, *then, suffix: str = "") -> Recipe:
+def erofs_recipe(name: str, *settings: str) -> Recipe:
+    """`mkfs.erofs` with settings that have no name of their own."""
+    return _erofs(name, name, *settings)
+
+
+def squashfs_recipe(name: str, *settings: str) -> Recipe:
+    """`mksquashfs` with settings that have no name of their own."""
+    return _squashfs(name, name, *settings)
+
+
+def _tar(name: str, title: str, *then, **more) -> Recipe:
     arguments = ("--numeric-owner", "--sort=name", "-C", "{tree}", "-cf", "-", ".")
-    return Recipe(name, title, "tar", arguments, then, suffix)
+    return Recipe(name, title, "tar", arguments, then, **more)
 
 
 def _tar_zstd(name: str, title: str, *settings: str) -> Recipe:
     return _tar(name, title, ("zstd", ("-q", "-f", *settings, "-o", "{image}")))
 
 
+def _zpaq(method: int, program: str = "zpaq", *settings: str) -> Recipe:
+    return Recipe(f"{program}-m{method}", f"{program} -m{method}", program,
+                  ("add", "{image}", "{tree}", f"-m{method}", *settings), suffix=".zpaq",
+                  limit=ZPAQ_LIMIT)
+
+
+def _seven_zip(name: str, title: str, *settings: str, **more) -> Recipe:
+    return Recipe(name, title, "7z", ("a", "-bd", "-bso0", "-snl", "-t7z", "-mx=9", *settings,
+                                      "{image}", "{tree}"), suffix=".7z", **more)
+
+
+def _xz(*settings: str) -> tuple:
+    # Into a file of its own: xz names its output after its input only.
+    return ("sh", ("-c", f'xz {" ".join(settings)} -c > "$1"', "sh", "{image}"))
+
+
 def _wim(name: str, title: str, *settings: str) -> Recipe:
     return Recipe(name, title, "wimlib-imagex",
                   ("capture", "{tree}", "{image}", "--unix-data", *settings))
 
+
+#: By itself, lrzip lets all other work go first.
+LRZIP = ("-q", "-f", "-N", "0")
+#: A zpaq method that takes longer is of no use for an image.
+ZPAQ_LIMIT = 600.0
 
 RECIPES = {
     recipe.name: recipe
@@ -136,15 +173,27 @@ RECIPES = {
                   "-comp", "zstd"),
         _erofs("erofs-lz4", "erofs lz4, 64 KiB", "-zlz4", "-C65536"),
         _erofs("erofs-lz4hc", "erofs lz4hc 12, 1 MiB", "-zlz4hc,12", "-C1048576"),
+        _erofs("erofs-lzma", "erofs lzma 9, 1 MiB", "-zlzma,9", "-C1048576"),
         _erofs("erofs-zstd19", "erofs zstd 19, 1 MiB", "-zzstd,19", "-C1048576"),
+        _erofs("erofs-zstd22", "erofs zstd 22, 1 MiB, deduplicated", "-zzstd,22", "-C1048576",
+               "-Eall-fragments,dedupe"),
         _tar_zstd("tar-zstd1", "tar, zstd 1", "-1"),
         _tar_zstd("tar-zstd19", "tar, zstd 19", "-19"),
         _tar_zstd("tar-zstd19-long", "tar, zstd 19, long distance", "-19", "--long=27", "-T0"),
         _tar_zstd("tar-zstd22", "tar, zstd 22", "--ultra", "-22"),
-        # `--stdout` into a file of its own: xz names its output after its input only.
-        _tar("tar-xz", "tar, xz 9", ("sh", ("-c", 'xz -9 -T0 -c > "$1"', "sh", "{image}"))),
-        _tar("lrzip", "tar, lrzip", ("lrzip", ("-q", "-f", "-o", "{image}", "-")), suffix=".lrz"),
-        Recipe("zpaq", "zpaq -m3", "zpaq", ("add", "{image}", "{tree}", "-m3"), suffix=".zpaq"),
+        _tar_zstd("tar-zstd22-long", "tar, zstd --ultra -22 --long=31", "--ultra", "-22",
+                  "--long=31"),
+        _tar("tar-gz", "tar, gzip 9", ("sh", ("-c", 'gzip -9 > "$1"', "sh", "{image}"))),
+        _tar("tar-xz", "tar, xz 9", _xz("-9", "-T0")),
+        _tar("tar-xz-1536m", "tar, xz 9, dictionary of 1.5 GiB",
+             _xz("-T1", "--lzma2=preset=9,dict=1536MiB"), memory=17 << 30),
+        _tar("lrzip", "tar, lrzip", ("lrzip", (*LRZIP, "-o", "{image}", "-")), suffix=".lrz"),
+        _tar("lrzip-zpaq", "tar, lrzip -z", ("lrzip", (*LRZIP, "-z", "-o", "{image}", "-")),
+             suffix=".lrz"),
+        *(_zpaq(method) for method in range(1, 6)),
+        *(_zpaq(method, "zpaqfranz", "-noeta", "-nocolor") for method in (1, 3)),
+        _seven_zip("7z", "7z -mx9"),
+        _seven_zip("7z-1g", "7z -mx9, dictionary of 1 GiB", "-md=1g", memory=13 << 30),
         _wim("wim-lzx", "wim LZX"),
         _wim("wim-solid", "wim LZMS, solid", "--solid"),
     )
@@ -157,9 +206,24 @@ def erofs_compressors(programs: Programs) -> set:
     if not program:
         return set()
     result = subprocess.run([program, "--help"], capture_output=True, text=True)
-    text = result.stdout + result.stderr
-    listed = re.search(r"compressors are:((?:\s+[\w,]+.*\n?)*)", text)
-    return set(re.findall(r"\b(lz4hc|lz4|lzma|deflate|zstd)\b", listed.group(1) if listed else ""))
+    return listed_compressors(result.stdout + result.stderr)
+
+
+def listed_compressors(text: str) -> set:
+    """The compressors that the help of some version of `mkfs.erofs` lists."""
+    short = re.search(r"Available compressors are:(.*)", text)
+    if short:
+        return set(re.findall(r"\w+", short[1]))
+    _, _, listed = text.partition("compressors and their option ranges are:")
+    found = set()
+    for line in listed.splitlines()[1:]:
+        word = line.strip()
+        if word.startswith("-"):
+            break
+        # Options of a compressor follow it, in brackets or as sentences.
+        if re.fullmatch(r"[a-z]\w*", word):
+            found.add(word)
+    return found
 
 
 # --- mounts ---------------------------------------------------------------------------------------
@@ -184,6 +248,7 @@ DRIVERS = {
         Driver("reference", "reference/dwarfs", ("{image}", "{mnt}"), True),
         Driver("squashfuse_ll", "squashfuse_ll", ("{image}", "{mnt}"), True),
         Driver("squashfuse", "squashfuse", ("{image}", "{mnt}"), True),
+        Driver("erofsfuse", "erofsfuse", ("{image}", "{mnt}"), True),
         # Shows symbolic links without their sizes.
         Driver("wimlib", "wimlib-imagex", ("mount", "{image}", "1", "{mnt}", "--unix-data"), True,
                exact=False),
@@ -238,13 +303,21 @@ class Mount:
         start = time.perf_counter()
         # Not a pipe: some drivers keep it open in the background, and it would never end.
         with open(os.memfd_create("stderr"), "w+b") as errors:
-            result = subprocess.run(
-                [program, *words, *options], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+            process = subprocess.Popen(
+                [program, *words, *options], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
+                start_new_session=True,
             )
+            try:
+                process.wait(measure.time_limit)
+            except subprocess.TimeoutExpired:
+                measure.kill_all([process.pid])
+                process.wait()
+                subprocess.run(["umount", "-l", str(self.path)], stderr=subprocess.DEVNULL)
+                raise measure.TooLong(measure.time_limit) from None
             errors.seek(0)
             text = errors.read().decode(errors="replace").strip()
         Mount.alive.append(self)
-        if result.returncode != 0 or not os.path.ismount(self.path):
+        if process.returncode != 0 or not os.path.ismount(self.path):
             raise Failed(f"{driver.name}: cannot mount {image}: {text}")
         os.listdir(self.path)
         #: From the start of the command until the root could be listed, seconds.
@@ -269,6 +342,10 @@ class Mount:
         end = time.monotonic() + 20
         while any(map(_command_line, self.pids)) and time.monotonic() < end:
             time.sleep(0.002)
+        for pid in self.pids:
+            # Some go on with what nobody waits for.
+            if _command_line(pid):
+                os.kill(pid, signal.SIGKILL)
         if self in Mount.alive:
             Mount.alive.remove(self)
 
@@ -340,7 +417,9 @@ def environment(programs: Programs) -> dict:
     for name, option in (
         ("mksquashfs", "-version"), ("squashfuse_ll", "--version"), ("mkfs.erofs", "-V"),
         ("wimlib-imagex", "--version"), ("lrzip", "--version"), ("zpaq", "--help"),
-        ("ratarmount", "--version"),
+        ("ratarmount", "--version"), ("fuse-archive", "--version"), ("archivemount", "--version"),
+        ("erofsfuse", "--version"), ("zpaqfranz", "h"), ("7z", "--help"), ("gzip", "--version"),
+        ("flac", "--version"), ("fpack", "-V"), ("mkfs.btrfs", "--version"),
         ("tar", "--version"), ("zstd", "--version"), ("xz", "--version"), ("fio", "--version"),
     ):
         if shutil.which(name):

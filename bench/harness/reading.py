@@ -112,6 +112,7 @@ def measure_row(programs, row: Row, run, setup, work) -> dict:
             "server": server if pids else kernel,
             "cpu": usage.cpu + (server if pids else kernel),
             "kernel_threads": kernel,
+            "others": usage.others(server if pids else kernel),
             "peak": measure.peak_memory(pids) if pids else None,
             "memory": measure.shared_memory(pids) if pids else None,
             "mount": mounted.seconds,

@@ -18,6 +18,9 @@ class Store:
         rounds all the same."""
         self.path = Path(path)
         self._more = more
+        #: Names in `identity` of the programs that others have replaced since the last run: what
+        #: lies around may be by others, too, if nothing says who made it.
+        self.replaced = list(identity)
         self.data = {"identity": identity, "facts": {}, "results": {}, "skipped": {}}
         if not self.path.exists():
             return
@@ -28,7 +31,9 @@ class Store:
                 "--fresh starts anew, --keep and --more take some of them over"
             )
         self.data = found
-        if found["identity"] != identity:
+        self.replaced = [name for name, value in identity.items()
+                         if found["identity"].get(name) != value]
+        if self.replaced:
             self._take_over(identity, [regex for regex in (keep, more) if regex])
 
     def _take_over(self, identity: dict, keep: list) -> None:
@@ -36,7 +41,9 @@ class Store:
         kept = {key: value for key, value in self.data["results"].items()
                 if any(regex.match(key) for regex in keep)}
         mixed = [key for key in self.data.get("mixed", []) if key in kept]
-        # What was left out then is still not there.
+        for what in ("skipped", "limits"):
+            self.data[what] = {key: value for key, value in self.data.get(what, {}).items()
+                               if any(regex.match(key) for regex in keep)}
         self.data.update(identity=identity, results=kept, mixed=mixed,
                          earlier=[key for key in kept if key not in mixed])
         facts = self.data["facts"]
@@ -86,9 +93,22 @@ class Store:
             self.save()
         return facts[key]
 
-    def skip(self, what: str, why: str) -> None:
+    def skip(self, what: str, why: str, limit=None) -> None:
+        """Leaves something out: for good, or until it may take longer than `limit` seconds."""
         self.data["skipped"][what] = why
+        if limit is not None:
+            self.data.setdefault("limits", {})[what] = limit
         self.save()
+
+    def left_out(self, what: str, limit) -> bool:
+        """Whether something was left out that would be again within `limit` seconds."""
+        if what not in self.skipped:
+            return False
+        before = self.data.get("limits", {}).get(what)
+        if before is None or limit is not None and limit <= before:
+            return True
+        del self.skipped[what], self.data["limits"][what]
+        return False
 
     @property
     def skipped(self) -> dict:

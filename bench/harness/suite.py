@@ -1,6 +1,7 @@
 """What all parts of the report share: data sets, images, rounds that can be interrupted."""
 
 import json
+import os
 import re
 import time
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ class Job:
     run: object
     #: A failure of RedwarFS ends the run; others are left out.
     ours: bool = False
+    #: Seconds that a command of it may take, if that is less than the limit of the run.
+    limit: float | None = None
 
 
 class Suite:
@@ -52,20 +55,29 @@ class Suite:
         """`ours`, and `reference` if it is here."""
         return ("ours", "reference") if self.programs.path("reference/mkdwarfs") else ("ours",)
 
+    def forget(self, who: str) -> None:
+        """Removes images of a program that another build has replaced."""
+        for image in self.work.glob(f"images/*/{who}-*"):
+            image.unlink()
+
     def image(self, name: str, recipe: Recipe) -> Path:
-        return self.work / "images" / name / recipe.name
+        return self.work / "images" / name / (recipe.name + recipe.suffix)
 
     def made(self, name: str, recipe: Recipe):
         """The image of a data set, made if it is not there; none with a notice."""
         return self.made_of(name, recipe, self.folders[name])
 
     def made_of(self, name: str, recipe: Recipe, tree: Path):
+        what = f"{recipe.title}, {name}"
+        if self.store.left_out(what, measure.time_limit):
+            return None
         try:
-            image = cli.make_recipe(self.programs, recipe, tree, self.image(name, recipe))
+            with measure.limited(recipe.limit):
+                image = cli.make_recipe(self.programs, recipe, tree, self.image(name, recipe))
         except Failed as why:
             if recipe.program.startswith("ours/"):
                 raise
-            self.skip(f"{recipe.title}, {name}", why)
+            self.skip(what, why)
             return None
         if image:
             measure.warm(image)
@@ -82,27 +94,33 @@ class Suite:
         for name, folder in self.folders.items():
             text = text.replace(str(folder), name)
         say(f"SKIPPED: {what}: {text}")
-        self.store.skip(what, text.splitlines()[0][:200] if text else "failed")
+        self.store.skip(what, text.splitlines()[0][:200] if text else "failed",
+                        getattr(why, "limit", None))
 
     def alternate(self, jobs: list, number: int, rounds=None) -> None:
         """Round `number` of jobs that are compared with each other, if it is not stored yet."""
         if rounds is not None and number >= rounds or not jobs:
             return
         for job in measure.turns(jobs, number):
-            if len(self.store.rounds(job.key)) > number or job.key in self.store.skipped:
+            limits = [limit for limit in (job.limit, measure.time_limit) if limit is not None]
+            if len(self.store.rounds(job.key)) > number:
+                continue
+            if self.store.left_out(job.key, min(limits, default=None)):
                 continue
             if not self.store.goes_on(job.key):
                 continue
             if self.end and time.monotonic() > self.end:
                 raise OutOfTime
+            load = os.getloadavg()[0]
             try:
-                result = job.run()
+                with measure.limited(job.limit):
+                    result = job.run()
             except Failed as why:
                 if job.ours:
                     raise Failed(f"{job.key}: {why}") from why
                 self.skip(job.key, why)
                 continue
-            self.store.add(job.key, result)
+            self.store.add(job.key, {**result, "load": load})
             say(f"{number + 1} {job.key}: " + ", ".join(
                 f"{name} {value:,.3f}".removesuffix(".000") for name, value in result.items()
                 if isinstance(value, (int, float))
@@ -140,5 +158,6 @@ class Suite:
 
 
 def cost(usage: measure.Usage, **more) -> dict:
-    """What is stored of a command: seconds and bytes."""
-    return {"wall": usage.wall, "cpu": usage.cpu, "peak": usage.peak, **more}
+    """What is stored of a command: seconds and bytes, and how many CPUs others kept busy."""
+    return {"wall": usage.wall, "cpu": usage.cpu, "peak": usage.peak,
+            "others": usage.others(), **more}

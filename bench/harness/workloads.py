@@ -67,30 +67,45 @@ def large(mnt, setup) -> Usage:
     return measure.run([b"cat", os.path.join(os.fsencode(mnt), setup.large[0])])
 
 
-def _fio(mnt, setup, size, count) -> Usage:
-    path = os.path.join(os.fsencode(mnt), setup.large[0])
+def fio(path: bytes, how: str, size: int, jobs: int, count: int, total: int) -> Usage:
+    """`count` reads of `size` bytes by each of some jobs, of the first `total` bytes of a file.
+
+    `how` is `read` or `randread`.
+    """
     usage = measure.run(
         [
             "fio", "--name=r", b"--filename=" + path.replace(b":", rb"\:"), "--readonly",
-            "--rw=randread", f"--bs={size}", "--ioengine=psync", f"--numjobs={setup.jobs}",
-            f"--number_ios={count}", f"--size={setup.large[1] // size * size}",
+            f"--rw={how}", f"--bs={size}", "--ioengine=psync", f"--numjobs={jobs}",
+            f"--number_ios={count}", f"--size={total // size * size}",
             "--allow_file_create=0", "--randrepeat=1", "--output-format=json",
         ],
         capture=True,
         cwd="/tmp",
     )
-    text = usage.output[usage.output.find(b"{"):]
-    jobs = json.loads(text)["jobs"]
-    done = sum(job["read"]["total_ios"] for job in jobs)
-    if done != setup.jobs * count or any(job["error"] for job in jobs):
-        raise Failed(f"fio did {done} reads of {setup.jobs * count}")
-    # What fio measured: its start takes longer than many a row.
-    usage.wall = max(job["read"]["runtime"] for job in jobs) / 1000
-    usage.cpu = sum(
-        (job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000 for job in jobs
-    )
+    usage.wall, usage.cpu = fio_times(usage.output, jobs * count)
     usage.output = b""
     return usage
+
+
+def fio_times(output: bytes, wanted: int) -> tuple:
+    """Wall and CPU seconds of `wanted` reads in the words of fio: its start takes longer than many
+    a row."""
+    try:
+        jobs = json.loads(output[output.find(b"{"):])["jobs"]
+        done = sum(job["read"]["total_ios"] for job in jobs)
+        if done != wanted or any(job["error"] for job in jobs):
+            raise Failed(f"fio did {done} reads of {wanted}")
+        wall = max(job["read"]["runtime"] for job in jobs) / 1000
+        cpu = sum((job["usr_cpu"] + job["sys_cpu"]) / 100 * job["job_runtime"] / 1000
+                  for job in jobs)
+    except (ValueError, KeyError, TypeError) as why:
+        raise Failed(f"fio printed no result: {why!r}") from why
+    return wall, cpu
+
+
+def _fio(mnt, setup, size, count) -> Usage:
+    path = os.path.join(os.fsencode(mnt), setup.large[0])
+    return fio(path, "randread", size, setup.jobs, count, setup.large[1])
 
 
 def _reader(mnt, setup, size, count) -> Usage:
@@ -101,13 +116,14 @@ def _reader(mnt, setup, size, count) -> Usage:
         capture=True,
     )
     found = json.loads(usage.output)
-    return Usage(wall=found["wall"], cpu=found["cpu"])
+    usage.wall, usage.cpu, usage.output = found["wall"], found["cpu"], b""
+    return usage
 
 
 def _random(size, key):
-    def run(mnt, setup, fio) -> Usage:
+    def run(mnt, setup, with_fio) -> Usage:
         count = min(getattr(setup, key), setup.large[1] // size)
-        return (_fio if fio else _reader)(mnt, setup, size, count)
+        return (_fio if with_fio else _reader)(mnt, setup, size, count)
 
     return run
 

@@ -6,7 +6,7 @@ from ..suite import Job, cost
 
 TITLE = "Making images"
 WHO = ("ours", "reference")
-SETS = ("versions", "modules", "root", "wheels", "web", "logs", "locales")
+SETS = ("versions", "interpreters", "modules", "root", "wheels", "web", "logs", "locales")
 
 
 def measure(suite, number: int) -> None:

@@ -3,13 +3,33 @@
 from .. import building, cli, report, svg
 from ..programs import RECIPES
 from ..suite import Job, cost
+from . import after
 from .build import SETS, WHO, key
 
 TITLE = "Other programs"
 PEERS = (
-    "squashfs-lz4", "squashfs-zstd22", "squashfs-xz", "erofs-lz4", "erofs-lz4hc", "erofs-zstd19",
-    "wim-lzx", "wim-solid", "tar-zstd1", "tar-zstd19-long", "tar-xz", "lrzip", "zpaq",
+    "squashfs-lz4", "squashfs-zstd15-128k", "squashfs-zstd22", "squashfs-xz", "erofs-lz4",
+    "erofs-lz4hc", "erofs-lzma", "erofs-zstd19", "erofs-zstd22", "wim-lzx", "wim-solid",
+    "tar-gz", "tar-zstd1", "tar-zstd19", "tar-zstd19-long", "tar-zstd22-long", "tar-xz",
+    "tar-xz-1536m", "lrzip", "lrzip-zpaq", "zpaq-m1", "zpaq-m2", "zpaq-m3", "zpaq-m4", "zpaq-m5",
+    "zpaqfranz-m1", "zpaqfranz-m3", "7z", "7z-1g",
 )
+#: Lines of the plot: more could not be told from each other.
+PLOTTED = {
+    "squashfs": ("squashfs-lz4", "squashfs-zstd15-128k", "squashfs-zstd22"),
+    "squashfs xz": ("squashfs-xz",),
+    "erofs lz4": ("erofs-lz4", "erofs-lz4hc"),
+    "erofs lzma": ("erofs-lzma",),
+    "erofs zstd": ("erofs-zstd19", "erofs-zstd22"),
+    "wim": ("wim-lzx", "wim-solid"),
+    "tar, gzip": ("tar-gz",),
+    "tar, zstd": ("tar-zstd1", "tar-zstd19", "tar-zstd19-long", "tar-zstd22-long"),
+    "tar, xz": ("tar-xz", "tar-xz-1536m"),
+    "lrzip": ("lrzip", "lrzip-zpaq"),
+    "zpaq": ("zpaq-m1", "zpaq-m2", "zpaq-m3", "zpaq-m4", "zpaq-m5"),
+    "zpaqfranz": ("zpaqfranz-m1", "zpaqfranz-m3"),
+    "7z": ("7z", "7z-1g"),
+}
 
 
 def measure(suite, number: int) -> None:
@@ -25,12 +45,14 @@ def _job(suite, name: str, peer: str):
 
     def run():
         suite.warm(name)
+        kept = peer in after.KEPT and name in after.SETS
         usage, size = building.build(
-            suite.programs, recipe, suite.folders[name], suite.work / "build"
+            suite.programs, recipe, suite.folders[name], suite.work / "build",
+            suite.image(name, recipe) if kept else None,
         )
         return cost(usage, size=size)
 
-    return Job(f"peers/{name}/{peer}", run)
+    return Job(f"peers/{name}/{peer}", run, limit=recipe.limit)
 
 
 def _values(results, path, *fields):
@@ -54,11 +76,15 @@ def show(results):
             if found:
                 series.append(svg.Series(title, [(cpu, size) for _, cpu, size in found],
                                          [level for level, _, _ in found]))
-        for peer in results.names(f"peers/{name}/", 2):
-            size, cpu, wall, peak = _values(results, f"peers/{name}/{peer}", "size", "cpu", "wall",
-                                            "peak")
-            series.append(svg.Series(RECIPES[peer].title, [(cpu, size / 1e6)], joined=False))
-            rows.append((RECIPES[peer].title, "", report.megabytes(size), report.seconds(cpu),
+        measured = {peer: _values(results, f"peers/{name}/{peer}", "size", "cpu", "wall", "peak")
+                    for peer in results.names(f"peers/{name}/", 2)}
+        for title, settings in PLOTTED.items():
+            found = [(measured[peer][1], measured[peer][0] / 1e6) for peer in settings
+                     if peer in measured]
+            if found:
+                series.append(svg.Series(title, found))
+        for peer, (size, cpu, wall, peak) in measured.items():
+            rows.append((RECIPES[peer].title if peer in RECIPES else peer, "", report.megabytes(size), report.seconds(cpu),
                          report.seconds(wall), report.mebibytes(peak)))
         plots[f"peers-{name}.svg"] = svg.lines(
             f"Size against CPU: {name}", "CPU s", "size, MB", series, log_x=True, log_y=True)

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from .. import extraction, measure as measuring, reading, report, svg, workloads
+from .. import extraction, reading, report, svg, workloads
 from ..measure import Failed
 from ..programs import RECIPES
 from ..suite import Job, cost
@@ -70,15 +70,11 @@ def _job(suite, name, family, workload, row, setup) -> Job:
     run = workloads.runner(workload, suite.fio)
 
     def measure_row():
-        limit = measuring.time_limit
-        if family == "archives" and row.name != "RedwarFS":
-            measuring.time_limit = ARCHIVE_LIMIT
-        try:
-            return reading.measure_row(suite.programs, row, run, setup, suite.work)
-        finally:
-            measuring.time_limit = limit
+        return reading.measure_row(suite.programs, row, run, setup, suite.work)
 
-    return Job(f"read/{name}/{family}/{workload}/{row.name}", measure_row, row.name == "RedwarFS")
+    archive = family == "archives" and row.name != "RedwarFS"
+    return Job(f"read/{name}/{family}/{workload}/{row.name}", measure_row, row.name == "RedwarFS",
+               ARCHIVE_LIMIT if archive else None)
 
 
 def _extract(suite, name, family, program, which, *pipe):

@@ -11,7 +11,8 @@ from .. import logs as generator
 from ..measure import Failed
 from ..parts import logs, read
 from ..store import Results, Store
-from ..suite import Job
+from ..programs import RECIPES
+from ..suite import Job, Suite
 
 
 class Statistics(unittest.TestCase):
@@ -64,6 +65,14 @@ class DataSets(unittest.TestCase):
     def test_releases_are_the_newest_final_ones_up_to_a_bound(self):
         found = datasets.choose(self.LISTED, datasets.Releases("thing", "2.10.1", 3))
         self.assertEqual(found, ["2.10.1", "2.10", "2.9", "2.2"])
+
+    def test_interpreters_are_the_last_of_each_major_version(self):
+        known = ["8.9.0", "8.17.0", "8.16.2", "8.17.1", "10.0.0-rc.1", "10.0.0", "18.0.0"]
+        found = datasets.choose_interpreters(known, (("8.17.0", 2), ("10.0.0", 1)))
+        self.assertEqual(found, ["8.16.2", "8.17.0", "10.0.0"])
+        for wanted in ((("8.17.0", 4),), (("8.17.2", 1),), (("9.0.0", 1),)):
+            with self.assertRaises(datasets.Unavailable):
+                datasets.choose_interpreters(known, wanted)
 
     def test_nothing_is_chosen_from_an_error_message(self):
         self.assertEqual(datasets.choose("ERROR", datasets.Releases("thing", "2", 1)), [])
@@ -148,6 +157,55 @@ class Stored(unittest.TestCase):
             self.assertEqual([again.goes_on(key) for key in keys], [False, False])
             self.assertEqual((again.data["earlier"], again.data["mixed"]), (keys[:1], keys[1:]))
 
+    def test_what_took_too_long_is_tried_again_with_more_time_only(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "raw.json"
+            store = Store(path, {"ours": "1"})
+            store.skip("a", "took longer than 5 s", 5.0)
+            store.skip("b", "no such option")
+            again = Store(path, {"ours": "1"})
+            self.assertTrue(again.left_out("a", 5.0))
+            self.assertTrue(again.left_out("a", 4.0))
+            self.assertTrue(again.left_out("b", 1e9))
+            self.assertFalse(again.left_out("new", 5.0))
+            self.assertFalse(again.left_out("a", 6.0))
+            self.assertNotIn("a", again.skipped)
+            self.assertFalse(Store(path, {"ours": "1"}).left_out("a", None))
+
+    def test_what_an_older_build_could_not_do_is_tried_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "raw.json"
+            before = Store(path, {"ours": "1", "reference": "1"})
+            self.assertEqual(before.replaced, ["ours", "reference"])
+            before.skip("peers/x/zpaq", "took longer than 5 s", 5.0)
+            before.skip("read/x/fast/tar/reference", "it broke")
+            after = Store(path, {"ours": "2", "reference": "1"}, re.compile("peers/"))
+            self.assertEqual(after.replaced, ["ours"])
+            self.assertEqual(list(after.skipped), ["peers/x/zpaq"])
+            self.assertTrue(after.left_out("peers/x/zpaq", 5.0))
+
+    def test_images_of_an_older_build_are_made_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            suite = Suite(None, None, Path(folder), "small", {})
+            images = [suite.image("web", RECIPES[name]) for name in ("ours-l7", "tar-xz", "7z")]
+            self.assertEqual(images[2].name, "7z.7z")
+            images[0].parent.mkdir(parents=True)
+            for image in images:
+                image.write_bytes(b"")
+            suite.forget("ours")
+            self.assertEqual([image.exists() for image in images], [False, True, True])
+
+    def test_a_round_that_is_stopped_says_why_and_the_load_is_kept(self):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Store(Path(folder) / "raw.json", {})
+            suite = Suite(None, store, Path(folder), "small", {})
+            slow = Job("peers/x/slow", lambda: measure.run(["sleep", "1000"]), limit=0.1)
+            quick = Job("peers/x/quick", lambda: {"wall": 1.0})
+            suite.alternate([slow, quick], 0)
+            self.assertEqual(store.skipped, {"peers/x/slow": "took longer than 0.1 s"})
+            self.assertEqual(store.data["limits"], {"peers/x/slow": 0.1})
+            self.assertIn("load", store.rounds("peers/x/quick")[0])
+
     def test_the_report_says_what_is_older(self):
         keys = ["build/x/1/ours", "build/x/1/reference", "build/x/7/ours", "peers/x/tar"]
         shown = assembly.earlier(keys)
@@ -185,6 +243,16 @@ def raw() -> dict:
         results[f"read/mixed/fast/tar/{who}"] = [dict(mounted)]
         results[f"extract/mixed/fast/{who}"] = [cost(0.5)]
     results["peers/web/squashfs-xz"] = [cost(4.0, 8_000_000)]
+    results["peers/web/an-older-one"] = [cost(4.0, 7_000_000)]
+    for use in ("mount", "file"):
+        results[f"after/interpreters/{use}/RedwarFS ours-l7"] = [dict(mounted)]
+    for use in ("pick", "unpack"):
+        results[f"after/interpreters/{use}/tar-xz"] = [cost(0.5)]
+    results["after/interpreters/add/wim-lzx"] = [{**cost(0.5, 10_000_000), "before": 9_000_000}]
+    for use in ("data", "data-7%"):
+        results[f"performance/root/{use}/kernel erofs erofs-lz4"] = [dict(mounted)]
+    results["performance/root/size-4/erofs lzma"] = [cost(1.0, 5_000_000)]
+    results["performance/assorted/fio-random-5%/RedwarFS ours-l1"] = [dict(mounted)]
     return {
         "environment": {"kernel": "6.1", "cpus": 2, "cpu": "Some <CPU>",
                         "RedwarFS": "dwarfs 0.1.0 (x)"},
@@ -232,11 +300,22 @@ class Report(unittest.TestCase):
                 self.assertEqual(bars, width, line)
             width = bars
 
-    def test_a_run_without_results_is_a_report(self):
-        empty = {**raw(), "results": {}}
-        text, plots = assembly.assemble(empty)
-        self.assertEqual(plots, {})
-        self.assertIn("## Data", text)
+    def test_without_a_measurement_there_is_no_report(self):
+        for results in ({}, {"build/web/1/ours": []}):
+            with self.assertRaisesRegex(Failed, "nothing was measured"):
+                assembly.assemble({**raw(), "results": results})
+
+    def test_a_program_that_is_not_known_any_more_keeps_its_name(self):
+        self.assertIn("| an-older-one |  | 7.000 |", self.text)
+
+    def test_uses_tell_wall_and_cpu_time(self):
+        self.assertIn("| RedwarFS, -l7 |  | 0.010 | 0.100 / 0.200 |", self.text)
+        self.assertIn("| wim LZX, 1 MiB |  | 9.000 | 1.000 |".replace(", 1 MiB", ""), self.text)
+
+    def test_shares_of_data_have_names(self):
+        for label in ("all data", "all data, 7%", "4 KiB, random, 5%"):
+            self.assertIn(f"| {label} |", self.text)
+        self.assertIn("| erofs lzma |  | 5.000 |", self.text)
 
     def test_without_the_reference_there_are_no_ratios(self):
         alone = raw()
