@@ -200,7 +200,6 @@ pub fn assemble(
                 stored.ranges.push(*range);
                 contents.push(Content {
                     size: details.size,
-                    prefix: 0,
                     digest: None,
                     files: Files::One(file),
                     origin: Origin::Files,

@@ -31,14 +31,22 @@ use crate::settings::StreamSettings;
 const PROGRAM: u64 = 32 << 20;
 /// Buffers of a thread that reads files, or, before that, the entries that it has listed ahead.
 const READER: u64 = 2 << 20;
-/// An entry in the tree, in the table of small files and in the metadata, without its name.
-const ENTRY: u64 = 200;
+/// An entry in the tree and in the table of small files, without its name.
+const ENTRY: u64 = 90;
+/// Two more times of an entry.
+const TIMES: u64 = 32;
+/// An entry in the tree, in lists of numbers and in encoded tables, while metadata is made.
+const NUMBERED: u64 = 110;
 /// An entry of the directory that is being listed: as the source gives it and in the tree.
 const LISTED: u64 = 320;
-/// Copies of names and targets of symlinks that there are at the same time.
+/// Names and targets of symlinks with their places, while the list of them grows.
+const STRINGS: u64 = 2;
+/// Copies of them while metadata is made.
 const COPIES: u64 = 3;
 /// A content and its item, their places in the sequence and among the chunks, and a chunk.
-const CONTENT: u64 = 130;
+const CONTENT: u64 = 120;
+/// The files of a content, its chunk, and their places, while metadata is made.
+const PLACED_CONTENT: u64 = 64;
 /// An entry and its inode in finished metadata, without its name; twice the usual value.
 const STORED_ENTRY: u64 = 48;
 /// A content in finished metadata.
@@ -221,8 +229,8 @@ fn fixed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64 
     // Ordering is over before blocks are made.
     common(options, load)
         .saturating_add(READER.saturating_mul(readers))
-        .saturating_add(load.entries.saturating_mul(ENTRY))
-        .saturating_add(load.strings.saturating_mul(COPIES))
+        .saturating_add(load.entries.saturating_mul(ENTRY + times(options)))
+        .saturating_add(load.strings.saturating_mul(STRINGS))
         .saturating_add(load.contents.saturating_mul(CONTENT))
         .saturating_add(most(streams, StreamLoad::segmenter).max(ordering))
 }
@@ -257,6 +265,19 @@ fn common(options: &BuildOptions, load: Load) -> u64 {
         .saturating_add(arguments.saturating_mul(4))
         .saturating_add(lists(options))
         .saturating_add(load.beside)
+}
+
+/// What the times of an entry take that not every build keeps.
+fn times(options: &BuildOptions) -> u64 {
+    if options.keep_all_times { TIMES } else { 0 }
+}
+
+/// What making the metadata takes: there are no blocks and no threads by then.
+fn tables(options: &BuildOptions, load: Load) -> u64 {
+    common(options, load)
+        .saturating_add(load.entries.saturating_mul(NUMBERED + times(options)))
+        .saturating_add(load.strings.saturating_mul(COPIES))
+        .saturating_add(load.contents.saturating_mul(PLACED_CONTENT))
 }
 
 /// What compressing the metadata takes: everything else is gone by then.
@@ -355,7 +376,9 @@ fn usable(options: &BuildOptions, limit: u64, load: Load) -> u64 {
 fn needed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64 {
     let job = most(streams, |stream| stream.job(options));
     let building = fixed(options, load, streams).saturating_add(job);
-    building.max(metadata(options, load))
+    building
+        .max(tables(options, load))
+        .max(metadata(options, load))
 }
 
 /// Compares the memory that the input needs with the limit of the options.

@@ -151,11 +151,26 @@ pub(crate) fn measure_list<T: Value>(
     base: u64,
     align: u64,
 ) {
+    let n = items.len() as u64;
+    measure_around(n, T::FLAT, m, node, base, align, |m, item, start| {
+        measure_elements::<T>(items, m, item, start);
+    });
+}
+
+/// Measures a list of `n` elements, which `elements` measures: it gets their node and where the first one begins.
+pub(super) fn measure_around(
+    n: u64,
+    flat: bool,
+    m: &mut Measure,
+    node: &mut Node,
+    base: u64,
+    align: u64,
+    elements: impl FnOnce(&mut Measure, &mut Node, u64),
+) {
     let settled = node.settled;
     let [distance, count, item] = &mut node.kids[..] else {
         return;
     };
-    let n = items.len() as u64;
     n.measure(m, &mut count.node, base);
     let end = Measure::place(count, 0);
     if n > 0 {
@@ -163,19 +178,29 @@ pub(crate) fn measure_list<T: Value>(
         let (d, start) = m.take(size, base, align);
         d.measure(m, &mut distance.node, base);
         if !settled {
-            m.depth += 1;
-            for value in items {
-                value.borrow().measure(m, &mut item.node, start);
-            }
-            m.depth -= 1;
-            if T::FLAT && m.widths == Widths::Bytes {
-                widen(&mut item.node, m);
-            }
+            elements(m, &mut item.node, start);
         }
     }
     let end = Measure::place(distance, end);
     node.grow(end, m);
-    node.settled = T::FLAT && n > 0;
+    node.settled = flat && n > 0;
+}
+
+/// Measures the elements of a list.
+pub(super) fn measure_elements<T: Value>(
+    items: impl Iterator<Item = impl Borrow<T>>,
+    m: &mut Measure,
+    item: &mut Node,
+    start: u64,
+) {
+    m.depth += 1;
+    for value in items {
+        value.borrow().measure(m, item, start);
+    }
+    m.depth -= 1;
+    if T::FLAT && m.widths == Widths::Bytes {
+        widen(item, m);
+    }
 }
 
 /// Bits of the largest integers in records, except times.
@@ -209,15 +234,32 @@ pub(crate) fn write_list<T: Value>(
     pos: Pos,
     align: u64,
 ) {
+    let n = items.len() as u64;
+    write_around(n, T::FLAT, sink, node, pos, align, |sink, item, area| {
+        for (i, value) in (0u64..).zip(items) {
+            value.borrow().write(sink, item, element(area, item, i));
+        }
+    });
+}
+
+/// Writes a list of `n` elements, which `elements` writes: it gets their node and their place.
+pub(super) fn write_around(
+    n: u64,
+    flat: bool,
+    sink: &mut Sink,
+    node: &Node,
+    pos: Pos,
+    align: u64,
+    elements: impl FnOnce(&mut Sink, &Node, Area),
+) {
     let Some((distance, count, Some(item))) = list_kids(node) else {
         return;
     };
-    let n = items.len() as u64;
     n.write(sink, &count.node, pos.member(count));
     let size = (n * u64::from(item.node.bits)).div_ceil(8);
     let (d, start) = sink.take(size, pos.byte, align);
     d.write(sink, &distance.node, pos.member(distance));
-    if T::FLAT && size >= SMALL_TABLE {
+    if flat && size >= SMALL_TABLE {
         sink.tables.push(Table {
             start: start as usize,
             len: size as usize,
@@ -225,12 +267,7 @@ pub(crate) fn write_list<T: Value>(
         });
     }
     if item.node.bits > 0 {
-        let area = Area { count: n, start };
-        for (i, value) in (0u64..).zip(items) {
-            value
-                .borrow()
-                .write(sink, &item.node, element(area, &item.node, i));
-        }
+        elements(sink, &item.node, Area { count: n, start });
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::encoded::EncodedMembers;
 use super::schema::{Field, Layout, Schema};
 use super::value::{Measure, Node, Pos, Sink, Value};
 use crate::error::{Error, Result};
@@ -55,6 +56,19 @@ pub(super) const SMALL_TABLE: u64 = 256;
 /// # Errors
 /// `Limit` if the result does not fit the schema's 16-bit fields.
 pub fn freeze_value<T: Value>(value: &T, widths: Widths) -> Result<Frozen> {
+    freeze_with(value, EncodedMembers::default(), widths)
+}
+
+/// Freezes a struct of which some members were encoded before, with the same `widths`. The bytes are those of
+/// [`freeze_value`] of the same struct with the records of these members.
+///
+/// # Errors
+/// As [`freeze_value`].
+pub fn freeze_with<T: Value>(
+    value: &T,
+    mut members: EncodedMembers,
+    widths: Widths,
+) -> Result<Frozen> {
     let mut root = T::blank()?;
     let mut cursor = 0;
     let mut passes = 0;
@@ -63,9 +77,12 @@ pub fn freeze_value<T: Value>(value: &T, widths: Widths) -> Result<Frozen> {
         let mut m = Measure {
             cursor: u64::from(root.size),
             widths,
+            members,
+            outside: true,
             ..Measure::default()
         };
         value.measure(&mut m, &mut root, 0);
+        members = std::mem::take(&mut m.members);
         let size = bits.div_ceil(8);
         if !m.changed && size == root.size {
             cursor = cursor.max(m.cursor);
@@ -78,7 +95,11 @@ pub fn freeze_value<T: Value>(value: &T, widths: Widths) -> Result<Frozen> {
         }
     }
 
-    let mut sink = Sink::default();
+    let mut sink = Sink {
+        members,
+        outside: true,
+        ..Sink::default()
+    };
     let capacity =
         usize::try_from(cursor).map_err(|_| Error::Limit("metadata too large".into()))?;
     sink.out.reserve_exact(capacity.saturating_add(PADDING));

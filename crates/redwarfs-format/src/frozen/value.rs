@@ -2,6 +2,7 @@
 
 use super::bits::{BitSource, store_bits};
 use super::describe::TypeInfo;
+use super::encoded::EncodedMembers;
 use super::freezer::{Table, Widths};
 use super::schema::{Layout, Schema};
 use crate::error::{Error, Result};
@@ -165,6 +166,10 @@ pub struct Measure {
     pub(super) widths: Widths,
     /// Lists that are around the value.
     pub(super) depth: u32,
+    /// Members of the outermost struct that were encoded before.
+    pub(super) members: EncodedMembers,
+    /// The outermost struct has not begun.
+    pub(super) outside: bool,
 }
 
 impl Measure {
@@ -189,6 +194,11 @@ impl Measure {
         }
     }
 
+    /// A struct begins. Returns whether it is the outermost one.
+    pub(crate) fn begin(&mut self) -> bool {
+        std::mem::take(&mut self.outside)
+    }
+
     /// Gives member `kid` the bit offset `at` if it occupies bits; returns the next free bit.
     pub(crate) fn place(kid: &mut Kid, at: u32) -> u32 {
         if kid.node.bits == 0 {
@@ -204,9 +214,17 @@ impl Measure {
 pub struct Sink {
     pub(super) out: Vec<u8>,
     pub(super) tables: Vec<Table>,
+    /// As those of [`Measure`].
+    pub(super) members: EncodedMembers,
+    pub(super) outside: bool,
 }
 
 impl Sink {
+    /// As [`Measure::begin`].
+    pub(crate) fn begin(&mut self) -> bool {
+        std::mem::take(&mut self.outside)
+    }
+
     pub(super) fn put(&mut self, pos: Pos, width: u32, value: u64) {
         store_bits(&mut self.out, pos.address(), width, value);
     }
@@ -474,10 +492,13 @@ macro_rules! frozen_struct {
                 base: u64,
             ) {
                 let mut end = 0;
+                let outermost = m.begin();
                 let mut kids = node.kids.iter_mut();
                 $(
                     if let Some(kid) = kids.next() {
-                        $crate::frozen::Value::measure(&self.$field, m, &mut kid.node, base);
+                        if !(outermost && m.encoded($id, &mut kid.node, base)) {
+                            $crate::frozen::Value::measure(&self.$field, m, &mut kid.node, base);
+                        }
                         end = $crate::frozen::Measure::place(kid, end);
                     }
                 )*
@@ -490,10 +511,12 @@ macro_rules! frozen_struct {
                 node: &$crate::frozen::Node,
                 pos: $crate::frozen::Pos,
             ) {
+                let outermost = sink.begin();
                 let mut kids = node.kids.iter();
                 $(
                     if let Some(kid) = kids.next()
                         && kid.node.bits > 0
+                        && !(outermost && sink.encoded($id, &kid.node, pos.member(kid)))
                     {
                         $crate::frozen::Value::write(&self.$field, sink, &kid.node, pos.member(kid));
                     }

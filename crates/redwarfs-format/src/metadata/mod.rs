@@ -5,6 +5,7 @@
 
 mod categories;
 mod check;
+mod encoded;
 mod extents;
 mod inspect;
 mod model;
@@ -25,6 +26,7 @@ use crate::error::Result;
 use crate::frozen::{Widths, freeze_value};
 
 pub use crate::frozen::{Frozen, Table};
+pub use encoded::EncodedTables;
 pub use extents::Extents;
 pub use inspect::{LayoutField, MemoryPart, MemoryRow, MemoryUsage, PartKind, metadata_type};
 pub use model::{

@@ -73,9 +73,9 @@ pub(crate) fn assert_limit_is_kept<S: AsRef<OsStr>>(place: &Path, args: &[S], wh
     panic!("{what}: {mib} MiB are not enough either");
 }
 
-/// `mkdwarfs` with these arguments refuses 60 MiB, and stays in them until then.
+/// `mkdwarfs` with these arguments refuses 50 MiB, and stays in them until then.
 pub(crate) fn assert_refused_in_the_limit<S: AsRef<OsStr>>(place: &Path, args: &[S]) {
-    const LIMIT: f64 = 60.0;
+    const LIMIT: f64 = 50.0;
     let refused = run(place, args, &format!("{LIMIT}m"));
     assert_eq!(refused.end, End::Code(1), "{}", refused.stderr);
     let text = refused.stderr.trim_end();

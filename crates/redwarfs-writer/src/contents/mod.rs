@@ -15,14 +15,12 @@ use crate::settings::StreamSettings;
 pub(crate) use self::kept::{Keeper, Kept, KeptPlace, SharedKept};
 pub(crate) use self::stored::{Chunk, ChunkRange, HOLE, MOST_BLOCKS, Stored, StoredValues};
 
-/// A distinct content and the files that have it. 72 bytes each, and 64 more if hashed by a
+/// A distinct content and the files that have it. 64 bytes each, and 64 more if hashed by a
 /// function with a digest above 16 bytes.
 #[derive(Debug)]
 pub(crate) struct Content {
     /// Size as listed.
     pub(crate) size: u64,
-    /// Hash of the first bytes of a large file, else 0.
-    pub(crate) prefix: u64,
     pub(crate) digest: Option<Digest>,
     /// Files with this content in order of discovery, never empty.
     pub(crate) files: Files,
@@ -67,7 +65,7 @@ pub(crate) struct Item {
 
 // What `memory` counts for a content goes by these sizes.
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Content>() == 72 && size_of::<Item>() == 24);
+const _: () = assert!(size_of::<Content>() == 64 && size_of::<Item>() == 24);
 
 /// Numbers of files; nearly always there is only one.
 #[derive(Debug, Clone)]

@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 
 use redwarfs_codec::CodecSpec;
 use redwarfs_format::metadata::{
-    Chunk as StoredChunk, DirEntry, Directory, FsOptions, InodeData, InodeSizeCache, Metadata,
-    Packing, build_string_table,
+    Chunk as StoredChunk, DirEntry, Directory, EncodedTables, FsOptions, InodeData, InodeSizeCache,
+    Metadata, Packing, build_string_table,
 };
 
-use crate::contents::{Content, Stored};
+use crate::contents::{Files, Stored};
 use crate::error::{Error, Result};
 use crate::holes::{HoleTable, MIN_CACHED_CHUNKS};
 use crate::options::BuildOptions;
@@ -16,6 +16,7 @@ use crate::source::{FileType, Timestamp};
 use crate::tree::{Tree, reverse_path};
 
 use super::history::program_version;
+use super::sections::widths_for;
 
 /// Numbers that tell distinct values apart, in order of first use.
 struct Table {
@@ -37,19 +38,25 @@ impl Table {
             (self.values.len() - 1) as u32
         })
     }
+
+    /// The number of a value that has one.
+    fn of(&self, value: u32) -> u32 {
+        self.index.get(&value).copied().unwrap_or(0)
+    }
 }
 
-/// Builds the metadata, for the number of BLOCK sections and the block size.
+/// Builds the metadata, for the number of BLOCK sections and the block size. The largest tables are encoded, and empty in the
+/// metadata itself.
 ///
 /// Input that was converted is freed at once: with a million files, the input and the output of this
 /// function together would exceed the memory limit.
 pub(crate) fn build(
     options: &BuildOptions,
     mut tree: Tree,
-    contents: Vec<Content>,
+    contents: Vec<Files>,
     mut stored: Stored,
     (blocks, block_size): (u32, u32),
-) -> Result<Metadata> {
+) -> Result<(Metadata, EncodedTables)> {
     let mut numbering = Numbering::new(&tree, &contents, &stored);
     let mut metadata = Metadata {
         block_size,
@@ -76,15 +83,23 @@ pub(crate) fn build(
             .map(|&i| tree.rdevs[tree.details[i as usize] as usize])
             .collect(),
     );
-    inodes(options, &tree, &numbering, &mut metadata, &mut fs_options);
+    let mut tables = EncodedTables::new(widths_for(&options.metadata_compression));
+    inodes(
+        options,
+        &tree,
+        &numbering,
+        &mut metadata,
+        &mut fs_options,
+        &mut tables,
+    )?;
     metadata.options = Some(fs_options);
     let extended = std::mem::take(&mut tree.extended);
     extended.store(&numbering.all, &values, options, &mut metadata)?;
     let Numbering { of, walk, dirs, .. } = numbering;
     tree.drop_inodes();
-    entries(options, tree, &walk, &dirs, &of, &mut metadata);
+    entries(options, tree, &walk, &dirs, &of, &mut metadata, &mut tables)?;
     metadata.pack(&packing(options));
-    Ok(metadata)
+    Ok((metadata, tables))
 }
 
 /// How tables are packed.
@@ -118,7 +133,7 @@ impl Numbering {
     /// sorted by depth, then by path from the last component to the first, so that versions of a
     /// directory are neighbours. Entries and names are sorted by directory, and contents by their
     /// place.
-    fn new(tree: &Tree, contents: &[Content], stored: &Stored) -> Self {
+    fn new(tree: &Tree, contents: &[Files], stored: &Stored) -> Self {
         let dir = |number: u32| tree.dirs[number as usize];
         let mut order: Vec<u32> = (0..tree.dirs.len() as u32).collect();
         // Directories above come before those below, since some readers make them in the order of their
@@ -166,18 +181,26 @@ impl Numbering {
                 FileType::Fifo | FileType::Socket => others.push(inode),
             }
         }
-        let files_of = |i: u32| &contents[i as usize].files;
-        let (mut unique, mut shared): (Vec<u32>, Vec<u32>) =
-            (0..contents.len() as u32).partition(|&i| files_of(i).len() == 1);
-        let place = |&i: &u32| {
-            let first = stored.chunks_of(i).next();
-            (first.map(|chunk| (chunk.block, chunk.offset)), i)
+        let files_of = |i: u32| &contents[i as usize];
+        // Those without data first, then by the place of the first chunk.
+        let in_order = |single: bool| {
+            let group = (0..contents.len() as u32).filter(|&i| (files_of(i).len() == 1) == single);
+            let mut empty: Vec<u32> = Vec::new();
+            let mut placed: Vec<(u32, u32, u32)> = Vec::new();
+            for i in group {
+                match stored.chunks_of(i).next() {
+                    None => empty.push(i),
+                    Some(chunk) => placed.push((chunk.block, chunk.offset, i)),
+                }
+            }
+            placed.sort_unstable();
+            empty.extend(placed.into_iter().map(|(.., i)| i));
+            empty
         };
-        unique.sort_by_cached_key(place);
-        shared.sort_by_cached_key(place);
+        let (mut unique, mut shared) = (in_order(true), in_order(false));
         let mut files: Vec<u32> = unique
             .iter()
-            .map(|&i| contents[i as usize].first_file())
+            .filter_map(|&i| files_of(i).first().copied())
             .collect();
         for &i in &shared {
             let start = files.len();
@@ -219,7 +242,8 @@ fn entries(
     order: &[u32],
     numbers: &[u32],
     metadata: &mut Metadata,
-) {
+    tables: &mut EncodedTables,
+) -> Result<()> {
     let mut rank = vec![u32::MAX; tree.names.len()];
     let mut names = Vec::new();
     for &entry in walk.iter().skip(1) {
@@ -234,18 +258,16 @@ fn entries(
     for (at, &entry) in (0u32..).zip(walk) {
         place[entry as usize] = at;
     }
-    metadata.dir_entries = Some(
-        walk.iter()
-            .map(|&entry| DirEntry {
-                name_index: if entry == 0 {
-                    0
-                } else {
-                    rank[tree.name_ids[entry as usize] as usize]
-                },
-                inode_num: numbers[tree.inodes[entry as usize] as usize],
-            })
-            .collect(),
-    );
+    tables.dir_entries(|| {
+        walk.iter().map(|&entry| DirEntry {
+            name_index: if entry == 0 {
+                0
+            } else {
+                rank[tree.name_ids[entry as usize] as usize]
+            },
+            inode_num: numbers[tree.inodes[entry as usize] as usize],
+        })
+    })?;
     drop(rank);
     let mut first = 1;
     for &dir in order {
@@ -267,10 +289,11 @@ fn entries(
     let packing = packing(options);
     if packing.plain {
         metadata.names = order.iter().map(|&n| names.get(n).to_vec()).collect();
-        return;
+        return Ok(());
     }
     let strings: Vec<&[u8]> = order.iter().map(|&n| names.get(n)).collect();
     metadata.compact_names = Some(build_string_table(&strings, packing.of_names()));
+    Ok(())
 }
 
 /// Attributes of all inodes.
@@ -280,7 +303,8 @@ fn inodes(
     numbering: &Numbering,
     metadata: &mut Metadata,
     fs_options: &mut FsOptions,
-) {
+    tables: &mut EncodedTables,
+) -> Result<()> {
     let (mut modes, mut uids, mut gids) = (Table::new(), Table::new(), Table::new());
     for &entry in &numbering.walk {
         let attributes = tree.attributes(tree.inodes[entry as usize]);
@@ -317,16 +341,14 @@ fn inodes(
     let offset = |t: Timestamp| unit(t).wrapping_sub(base) as u64;
     let subsec = |t: Timestamp| multiplier.map_or(0, |m| u64::from(t.nsec / m));
     metadata.timestamp_base = base as u64;
-    metadata.inodes = numbering
-        .all
-        .iter()
-        .map(|&inode| {
+    tables.inodes(|| {
+        numbering.all.iter().map(|&inode| {
             let attributes = tree.attributes(inode);
             let mtime = time(&tree.mtimes, inode);
             let mut data = InodeData {
-                mode_index: modes.index(attributes.mode),
-                owner_index: uids.index(attributes.uid),
-                group_index: gids.index(attributes.gid),
+                mode_index: modes.of(attributes.mode),
+                owner_index: uids.of(attributes.uid),
+                group_index: gids.of(attributes.gid),
                 mtime_offset: offset(mtime),
                 mtime_subsec: subsec(mtime),
                 ..InodeData::default()
@@ -349,10 +371,11 @@ fn inodes(
             }
             data
         })
-        .collect();
+    })?;
     metadata.modes = modes.values;
     metadata.uids = uids.values;
     metadata.gids = gids.values;
+    Ok(())
 }
 
 fn symlinks(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
@@ -382,7 +405,7 @@ fn symlinks(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
 /// Chunks, contents, sizes and totals.
 fn files(
     tree: &Tree,
-    contents: &[Content],
+    contents: &[Files],
     stored: &Stored,
     numbering: &Numbering,
     blocks: u32,
@@ -431,7 +454,7 @@ fn files(
                 cache.allocated_size_lookup.insert(k, size - hole);
             }
         }
-        let files = &contents[i as usize].files;
+        let files = &contents[i as usize];
         for &file in files.iter() {
             totals.add(size, hole);
             let links = u64::from(tree.files[file as usize].links);

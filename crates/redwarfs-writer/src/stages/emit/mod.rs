@@ -16,7 +16,7 @@ pub use self::history::{history_entry, program_version};
 pub use self::sections::{Emitter, MetadataCodecs, WORTHWHILE, freeze_for};
 use crate::base::{BaseImage, NewGeneration};
 use crate::category::{self, StreamKey};
-use crate::contents::{Content, Stored};
+use crate::contents::{Content, Files, Stored};
 use crate::context::Context;
 use crate::error::Result;
 use crate::memory::{self, Load};
@@ -91,13 +91,17 @@ pub(crate) fn describe(
     let anchors = std::mem::take(&mut stored.anchors);
     let of_base = base.map_or(0, BaseImage::block_size);
     let block_size = options.block_size().max(of_base);
-    let mut metadata = metadata::build(options, tree, contents, stored, (blocks, block_size))?;
+    let mut contents: Vec<Files> = contents.into_iter().map(|content| content.files).collect();
+    // The allocation may be that of the contents.
+    contents.shrink_to_fit();
+    let (mut metadata, tables) =
+        metadata::build(options, tree, contents, stored, (blocks, block_size))?;
     categories(&mut metadata);
-    let inodes = metadata.inodes.len() as u64;
+    let inodes = tables.inode_count();
     let chunks = metadata.chunks.len() as u64;
     add(&counters.inodes, inodes);
     let size = metadata.total_fs_size;
-    let frozen = freeze_for(&metadata, &options.metadata_compression)?;
+    let frozen = tables.freeze(&metadata)?;
     drop(metadata);
     let tree = MetadataId::of(&frozen.schema, &frozen.data);
     let hints = match &options.hints {

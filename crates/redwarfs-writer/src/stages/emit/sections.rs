@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::Write;
 
 use redwarfs_codec::{CodecSpec, Compressed, CompressionId, Table};
-use redwarfs_format::frozen::Frozen;
-use redwarfs_format::metadata::{Metadata, freeze, freeze_for_compression};
+use redwarfs_format::frozen::{Frozen, Widths};
+use redwarfs_format::metadata::{EncodedTables, Metadata};
 use redwarfs_format::section::{
     GenerationId, Opening, Prelude, SectionHeader, SectionType, encode_section_index,
 };
@@ -35,11 +35,15 @@ pub struct MetadataCodecs<'a> {
 /// # Errors
 /// If it is too large.
 pub fn freeze_for(metadata: &Metadata, codec: &CodecSpec) -> Result<Frozen> {
-    Ok(if *codec == CodecSpec::none() {
-        freeze(metadata)?
-    } else {
-        freeze_for_compression(metadata)?
-    })
+    Ok(EncodedTables::new(widths_for(codec)).freeze(metadata)?)
+}
+
+/// Widths of integers that suit the codec which will compress the metadata.
+pub(super) fn widths_for(codec: &CodecSpec) -> Widths {
+    match *codec == CodecSpec::none() {
+        true => Widths::Minimal,
+        false => Widths::Bytes,
+    }
 }
 
 /// Writes sections one after the other and remembers where they are.

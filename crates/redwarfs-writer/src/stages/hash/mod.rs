@@ -101,7 +101,6 @@ impl Hasher<'_> {
     fn contents(&self) -> Result<Contents> {
         let counters = self.context.counters();
         let count = self.tree.files.len();
-        let mut prefixes: HashMap<u32, u64> = HashMap::new();
         let mut base = InBase::look_up(self);
         let mut jobs = Vec::new();
         let hash = self
@@ -110,6 +109,7 @@ impl Hasher<'_> {
             .file_hash
             .filter(|_| !self.context.options.hollow);
         if let Some(hash) = hash {
+            let mut prefixes: HashMap<u32, u64> = HashMap::new();
             jobs = self.candidates(&mut base, &mut prefixes)?;
             base.hash(self, hash, &jobs, &prefixes)?;
             let sizes = jobs.iter().map(|&file| self.size(file));
@@ -120,7 +120,6 @@ impl Hasher<'_> {
         let keeper = kept.keeper();
         let mut groups = Groups {
             hasher: self,
-            prefixes,
             keeper: &keeper,
             next: 0,
             contents: Vec::new(),
@@ -346,7 +345,6 @@ impl Hasher<'_> {
 /// Files, grouped by content in the order in which they were found.
 struct Groups<'a> {
     hasher: &'a Hasher<'a>,
-    prefixes: HashMap<u32, u64>,
     keeper: &'a Keeper,
     /// The first file that was not looked at.
     next: u32,
@@ -365,7 +363,6 @@ impl Groups<'_> {
     fn content(&self, file: u32) -> Content {
         Content {
             size: self.hasher.size(file),
-            prefix: self.prefixes.get(&file).copied().unwrap_or(0),
             digest: None,
             files: Files::One(file),
             origin: Origin::Files,

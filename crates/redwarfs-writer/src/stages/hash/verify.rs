@@ -76,7 +76,6 @@ impl Hasher<'_> {
         saved.fetch_sub(old.size, Ordering::Relaxed);
         let fresh = Content {
             size: old.size,
-            prefix: old.prefix,
             digest: old.digest.clone(),
             files: match group[..] {
                 [only] => Files::One(only),

@@ -102,7 +102,6 @@ fn append(stored: &mut Stored, list: &mut Vec<Content>, mut of: StoredStream) ->
             list[of_file.content].files.remove(of_file.file);
             list.push(Content {
                 size: of_file.size,
-                prefix: 0,
                 digest: None,
                 files: Files::One(of_file.file),
                 origin: Origin::Files,
