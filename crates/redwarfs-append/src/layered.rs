@@ -445,6 +445,10 @@ impl Source for Layered {
             .saturating_add(directories.saturating_mul(LISTED))
     }
 
+    fn no_more_reads(&self) {
+        self.upper.no_more_reads();
+    }
+
     fn most_entries(&self, most: u64) {
         self.upper.most_entries(most);
     }

@@ -54,6 +54,7 @@ mod detect;
 mod error;
 mod finished;
 mod image;
+mod inode;
 mod library;
 mod member;
 mod read;

@@ -16,13 +16,14 @@ use crate::decompress::decompressed;
 use crate::detect::format_of;
 use crate::error::{Error, Fault, Place, Result};
 use crate::image::ImageArchive;
+use crate::inode::Data;
 use crate::library::Library;
 use crate::member::{Kind, Member, Members, Part};
 use crate::source::ArchiveSource;
 use crate::store::{InPlace, SpoolWriter, StoreNumber, Stores};
 use crate::stream::{Failed, Plain, Raw, Stream};
 use crate::tar::Tar;
-use crate::tree::{Data, Placed, Tree};
+use crate::tree::{Placed, Tree};
 use crate::{Archive, ArchiveOptions, Format, Whiteouts, rpm};
 
 /// Bytes that are copied at a time.

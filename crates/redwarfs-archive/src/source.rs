@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use redwarfs_writer::{
     Content, DataExtent, DirItem, EntryFilter, FileType, InputList, ListReport, Meta, Source,
@@ -12,8 +12,8 @@ use redwarfs_writer::{
 };
 
 use crate::finished::{Entry, Finished};
+use crate::inode::{Data, Inode};
 use crate::store::Stores;
-use crate::tree::{Data, Inode};
 
 /// Most symlinks on the way to an entry.
 const MOST_LINKS: usize = 40;
@@ -22,10 +22,12 @@ const CACHE_SIGNATURE: &[u8] = b"Signature: 8a477f597d28d172789f06886806bc55";
 
 /// The entries of one or more archives.
 ///
-/// Memory: about 250 bytes for each entry, and the lengths of its name, its target, and its extended
-/// attributes. Contents are in the archives, or in a temporary file that disappears with the source.
+/// Memory: 52 bytes for each entry and the length of its name. An entry with a target, extended attributes, or times other than
+/// that of its last change takes 56 more, and their lengths. Contents are in the archives, or in a temporary file that
+/// disappears with the source.
 pub struct ArchiveSource {
-    tree: Finished,
+    tree: RwLock<Finished>,
+    once: bool,
     stores: Arc<Stores>,
     label: String,
     filter: Option<EntryFilter>,
@@ -49,7 +51,8 @@ fn missing() -> io::Error {
 impl ArchiveSource {
     pub(crate) fn new(tree: Finished, stores: Stores, label: String) -> Self {
         Self {
-            tree,
+            tree: RwLock::new(tree),
+            once: false,
             stores: Arc::new(stores),
             label,
             filter: None,
@@ -57,6 +60,17 @@ impl ArchiveSource {
             tags: Vec::new(),
             list: None,
         }
+    }
+
+    /// Frees the entries when a build needs nothing more of the source ([`Source::no_more_reads`]). Nothing can be listed or
+    /// opened after that.
+    #[must_use]
+    pub fn for_one_build(self) -> Self {
+        Self { once: true, ..self }
+    }
+
+    fn tree(&self) -> RwLockReadGuard<'_, Finished> {
+        self.tree.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Leaves out entries for which `filter` returns false.
@@ -87,17 +101,18 @@ impl ArchiveSource {
     #[must_use]
     pub fn with_list(mut self, paths: impl IntoIterator<Item = PathBuf>) -> (Self, ListReport) {
         let (list, report) = InputList::new(Path::new("/"), paths, |path| {
-            let found = self.resolve(path).ok_or_else(missing)?;
-            Ok(self.meta(found.0))
+            let tree = self.tree();
+            let (number, _) = self.resolve(&tree, path).ok_or_else(missing)?;
+            meta(&tree, number)
         });
         self.list = Some(list);
         (self, report)
     }
 
     /// The inode of a path and its children. Symlinks are followed if they are to be.
-    fn resolve(&self, path: &[u8]) -> Option<(u32, &[Entry])> {
+    fn resolve<'t>(&self, tree: &'t Finished, path: &[u8]) -> Option<(u32, &'t [Entry])> {
         if self.symlinks != Symlinks::Follow {
-            return self.tree.find(path);
+            return tree.find(path);
         }
         let names = |path: &[u8]| {
             let names = path.split(|&b| b == b'/');
@@ -113,9 +128,8 @@ impl ArchiveSource {
                 continue;
             }
             at.push(name);
-            let (number, _) = self.tree.find(&at.join(&b'/'))?;
-            let inode = self.tree.inode(number)?;
-            if let Some(target) = &inode.target {
+            let (number, _) = tree.find(&at.join(&b'/'))?;
+            if let Some(target) = tree.inodes.target(number) {
                 links += 1;
                 if links > MOST_LINKS {
                     return None;
@@ -129,31 +143,24 @@ impl ArchiveSource {
                 }
             }
         }
-        self.tree.find(&at.join(&b'/'))
+        tree.find(&at.join(&b'/'))
     }
 
-    fn meta(&self, number: u32) -> Meta {
-        let Some(inode) = self.tree.inode(number) else {
-            // The numbers come from the tree itself.
-            unreachable!("an entry without an inode");
-        };
-        meta(number, inode)
-    }
-
-    fn item(&self, path: &[u8], entry: &Entry) -> (DirItem, bool) {
-        let name = self.tree.name(entry).to_vec();
+    fn item(&self, tree: &Finished, path: &[u8], entry: &Entry) -> (DirItem, bool) {
+        let name = tree.name(entry).to_vec();
         let mut number = Some(entry.inode);
-        let is_link = |number| (self.tree.inode(number)).is_some_and(|i| i.target.is_some());
-        let link = is_link(entry.inode);
+        let link = tree.inodes.target(entry.inode).is_some();
         let whole = if path.is_empty() {
             name.clone()
         } else {
             [path, b"/", &name].concat()
         };
         if link && self.symlinks == Symlinks::Follow {
-            number = self.resolve(&whole).map(|(number, _)| number);
+            number = self.resolve(tree, &whole).map(|(number, _)| number);
         }
-        let meta = number.map(|number| self.meta(number)).ok_or_else(missing);
+        let meta = number
+            .ok_or_else(missing)
+            .and_then(|number| meta(tree, number));
         let kept = (!link || self.symlinks != Symlinks::Drop)
             && match (&self.filter, &meta) {
                 (Some(filter), Ok(meta)) => filter(&whole, meta.kind),
@@ -167,20 +174,23 @@ impl ArchiveSource {
     /// # Errors
     /// There is no such directory.
     pub fn list(&self, path: &[u8]) -> io::Result<Vec<(DirItem, bool)>> {
-        let (_, children) = self.resolve(path).ok_or_else(missing)?;
+        let tree = self.tree();
+        let (_, children) = self.resolve(&tree, path).ok_or_else(missing)?;
+        let item = |entry| self.item(&tree, path, entry);
         if let Some(list) = &self.list {
             let Some(names) = list.children(path) else {
                 return Ok(Vec::new());
             };
             let listed = children.iter();
-            let listed = listed.filter(|entry| names.contains(self.tree.name(entry)));
-            return Ok(listed.map(|entry| self.item(path, entry)).collect());
+            let listed = listed.filter(|entry| names.contains(tree.name(entry)));
+            return Ok(listed.map(item).collect());
         }
-        let mut items: Vec<_> = (children.iter())
-            .map(|entry| self.item(path, entry))
-            .collect();
+        let mut items: Vec<_> = children.iter().map(item).collect();
         if !path.is_empty()
-            && let Some(tag) = self.tags.iter().find(|tag| self.has_tag(children, tag))
+            && let Some(tag) = self
+                .tags
+                .iter()
+                .find(|tag| self.has_tag(&tree, children, tag))
         {
             for (item, kept) in &mut items {
                 *kept &= item.name == tag.name();
@@ -189,16 +199,16 @@ impl ArchiveSource {
         Ok(items)
     }
 
-    fn has_tag(&self, children: &[Entry], tag: &Tag) -> bool {
+    fn has_tag(&self, tree: &Finished, children: &[Entry], tag: &Tag) -> bool {
         let mut named = children.iter();
-        let Some(entry) = named.find(|entry| self.tree.name(entry) == tag.name()) else {
+        let Some(entry) = named.find(|entry| tree.name(entry) == tag.name()) else {
             return false;
         };
         if *tag != Tag::Cache {
             return true;
         }
         let begins = || -> io::Result<bool> {
-            let file = self.opened(entry.inode)?;
+            let file = self.opened(tree, entry.inode)?;
             let mut begin = [0; CACHE_SIGNATURE.len()];
             let mut done = 0;
             while let Some(space) = begin.get_mut(done..).filter(|space| !space.is_empty()) {
@@ -212,8 +222,8 @@ impl ArchiveSource {
         begins().unwrap_or(false)
     }
 
-    fn opened(&self, number: u32) -> io::Result<Opened> {
-        let inode = self.tree.inode(number).ok_or_else(missing)?;
+    fn opened(&self, tree: &Finished, number: u32) -> io::Result<Opened> {
+        let inode = tree.inodes.get(number).ok_or_else(missing)?;
         if inode.kind != FileType::Regular {
             return Err(io::Error::other("not a regular file"));
         }
@@ -222,18 +232,19 @@ impl ArchiveSource {
                 size: inode.size,
                 mtime: inode.mtime,
             },
-            data: inode.data.clone(),
+            data: inode.data,
             stores: Arc::clone(&self.stores),
         })
     }
 }
 
-fn meta(number: u32, inode: &Inode) -> Meta {
+fn meta(tree: &Finished, number: u32) -> io::Result<Meta> {
+    let inode: Inode = tree.inodes.get(number).ok_or_else(missing)?;
     let allocated = match &inode.data {
         Data::Parts { parts, .. } => parts.iter().map(|part| part.size).sum(),
         _ => inode.size,
     };
-    Meta {
+    Ok(Meta {
         kind: inode.kind,
         permissions: inode.permissions,
         uid: inode.uid,
@@ -241,21 +252,22 @@ fn meta(number: u32, inode: &Inode) -> Meta {
         rdev: inode.rdev,
         size: inode.size,
         allocated,
-        nlink: inode.names,
+        nlink: inode.names.into(),
         // File systems without inode numbers show zeros.
         identity: (0, u64::from(number) + 1),
         atime: inode.atime.unwrap_or(inode.mtime),
         mtime: inode.mtime,
         ctime: inode.ctime.unwrap_or(inode.mtime),
-        target: inode.target.as_deref().map(<[u8]>::to_vec),
-        extended: inode.extended.clone(),
-    }
+        target: inode.target.map(<[u8]>::into_vec),
+        extended: inode.extended,
+    })
 }
 
 impl Source for ArchiveSource {
     fn root(&self) -> io::Result<Meta> {
-        let (number, _) = self.tree.find(b"").ok_or_else(missing)?;
-        Ok(self.meta(number))
+        let tree = self.tree();
+        let (number, _) = tree.find(b"").ok_or_else(missing)?;
+        meta(&tree, number)
     }
 
     fn read_dir(&self, path: &[u8]) -> io::Result<Vec<DirItem>> {
@@ -267,12 +279,20 @@ impl Source for ArchiveSource {
 
     fn memory(&self) -> u64 {
         let list = self.list.as_ref().map_or(0, InputList::memory);
-        self.tree.memory() + self.stores.memory() + list
+        self.tree().memory() + self.stores.memory() + list
     }
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
-        let (number, _) = self.resolve(path).ok_or_else(missing)?;
-        Ok(Box::new(self.opened(number)?))
+        let tree = self.tree();
+        let (number, _) = self.resolve(&tree, path).ok_or_else(missing)?;
+        Ok(Box::new(self.opened(&tree, number)?))
+    }
+
+    fn no_more_reads(&self) {
+        if self.once {
+            let mut tree = self.tree.write().unwrap_or_else(PoisonError::into_inner);
+            *tree = Finished::default();
+        }
     }
 
     fn list_position(&self, path: &[u8]) -> Option<u64> {

@@ -8,97 +8,12 @@ mod whiteouts;
 use std::collections::{HashMap, HashSet};
 
 use hashbrown::HashTable;
-use redwarfs_writer::{ExtendedAttributes, FileType, Timestamp};
+use redwarfs_writer::{FileType, Timestamp};
 use twox_hash::XxHash3_64;
 
 use crate::finished::{Entry, Finished};
-use crate::member::{Kind, Member, Part};
-use crate::store::StoreNumber;
-
-/// The contents of a regular file.
-#[derive(Debug, Clone, Default)]
-pub(crate) enum Data {
-    #[default]
-    Empty,
-    /// One piece, without holes.
-    Whole { store: StoreNumber, at: u64 },
-    Parts {
-        store: StoreNumber,
-        parts: std::sync::Arc<[Part]>,
-    },
-}
-
-/// What the names of a file share.
-#[derive(Debug, Clone)]
-pub(crate) struct Inode {
-    pub(crate) kind: FileType,
-    pub(crate) permissions: u32,
-    pub(crate) uid: u32,
-    pub(crate) gid: u32,
-    pub(crate) rdev: u64,
-    pub(crate) size: u64,
-    pub(crate) mtime: Timestamp,
-    pub(crate) atime: Option<Timestamp>,
-    pub(crate) ctime: Option<Timestamp>,
-    pub(crate) target: Option<Box<[u8]>>,
-    pub(crate) data: Data,
-    pub(crate) extended: ExtendedAttributes,
-    /// No entry describes it: a directory on the way to others.
-    pub(crate) implied: bool,
-    /// Names in the finished tree.
-    pub(crate) names: u64,
-}
-
-impl Inode {
-    fn directory() -> Self {
-        Self {
-            kind: FileType::Directory,
-            permissions: 0o755,
-            uid: 0,
-            gid: 0,
-            rdev: 0,
-            size: 0,
-            mtime: Timestamp::default(),
-            atime: None,
-            ctime: None,
-            target: None,
-            data: Data::Empty,
-            extended: ExtendedAttributes::default(),
-            implied: true,
-            names: 0,
-        }
-    }
-
-    fn of(member: &Member) -> Self {
-        let (kind, rdev, target) = match &member.kind {
-            Kind::Regular | Kind::HardLink(_) => (FileType::Regular, 0, None),
-            Kind::Directory => (FileType::Directory, 0, None),
-            Kind::Symlink(target) => (FileType::Symlink, 0, Some(target.as_slice().into())),
-            Kind::CharDevice(rdev) => (FileType::CharDevice, *rdev, None),
-            Kind::BlockDevice(rdev) => (FileType::BlockDevice, *rdev, None),
-            Kind::Fifo => (FileType::Fifo, 0, None),
-            Kind::Socket => (FileType::Socket, 0, None),
-        };
-        Self {
-            kind,
-            // As symlinks have on Linux.
-            permissions: match kind {
-                FileType::Symlink => 0o777,
-                _ => member.permissions,
-            },
-            uid: member.uid,
-            gid: member.gid,
-            rdev,
-            mtime: member.mtime,
-            atime: member.atime,
-            ctime: member.ctime,
-            target,
-            extended: member.extended.clone(),
-            implied: false,
-            ..Self::directory()
-        }
-    }
-}
+use crate::inode::{Data, Inode, Inodes};
+use crate::member::{Kind, Member};
 
 /// An entry: a name in a directory.
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +62,7 @@ pub(crate) struct Tree {
     nodes: Vec<Node>,
     names: Vec<u8>,
     table: HashTable<u32>,
-    pub(crate) inodes: Vec<Inode>,
+    inodes: Inodes,
     pending: Vec<Pending>,
     /// Inodes of the archive that is being read, by the numbers in it.
     numbers: HashMap<(u64, u64), u32>,
@@ -199,6 +114,8 @@ pub(crate) fn components(path: &[u8]) -> Result<Vec<&[u8]>, Refusal> {
 
 impl Tree {
     pub(crate) fn new() -> Self {
+        let mut inodes = Inodes::default();
+        inodes.push(Inode::directory());
         Self {
             nodes: vec![Node {
                 parent: 0,
@@ -211,7 +128,7 @@ impl Tree {
             }],
             names: Vec::new(),
             table: HashTable::new(),
-            inodes: vec![Inode::directory()],
+            inodes,
             pending: Vec::new(),
             numbers: HashMap::new(),
             layer: 0,
@@ -226,12 +143,11 @@ impl Tree {
     /// Bytes of memory.
     pub(crate) fn memory(&self) -> u64 {
         let nodes = self.nodes.capacity() * size_of::<Node>() + self.table.capacity() * 8;
-        let inodes = self.inodes.capacity() * size_of::<Inode>();
         let numbers = self.numbers.capacity() * 40;
         let pending = self.pending.capacity() * size_of::<Pending>();
         let devices = self.devices.capacity() * 8;
-        let all = nodes + inodes + numbers + pending + devices + self.names.capacity();
-        all as u64 + self.variable
+        let all = nodes + numbers + pending + devices + self.names.capacity();
+        all as u64 + self.inodes.memory() + self.variable
     }
 
     /// The next archive; its entries go under the directory `base`.
@@ -277,18 +193,14 @@ impl Tree {
     fn kind(&self, node: u32) -> Option<FileType> {
         let inode = self.nodes[node as usize].inode;
         // A hard link that waits for its other name is no directory.
-        (inode & PENDING == 0).then(|| self.inodes[inode as usize].kind)
+        self.inodes.kind(inode).filter(|_| inode & PENDING == 0)
     }
 
     fn add_inode(&mut self, inode: Inode) -> Result<u32, Refusal> {
-        let number = self.inodes.len() as u32;
-        if number >= MOST {
-            return Err("there are too many entries");
+        match self.inodes.len() < MOST as usize {
+            true => Ok(self.inodes.push(inode)),
+            false => Err("there are too many entries"),
         }
-        let target = inode.target.as_ref().map_or(0, |target| target.len());
-        self.variable += (inode.extended.memory() + target) as u64;
-        self.inodes.push(inode);
-        Ok(number)
     }
 
     /// Adds an entry, or puts another one in its place.
@@ -475,7 +387,7 @@ impl Tree {
         if let Some(other) = self.find(&others) {
             let inode = self.nodes[other as usize].inode;
             if inode & PENDING == 0 {
-                if self.inodes[inode as usize].kind == FileType::Directory {
+                if self.inodes.kind(inode) == Some(FileType::Directory) {
                     return Err("it is a hard link to a directory");
                 }
                 self.put(parent, name, inode)?;
@@ -503,12 +415,7 @@ impl Tree {
 
     /// Gives a regular file its contents.
     pub(crate) fn set_contents(&mut self, inode: u32, size: u64, data: Data) {
-        if let Data::Parts { parts, .. } = &data {
-            self.variable += size_of_val(&**parts) as u64;
-        }
-        if let Some(inode) = self.inodes.get_mut(inode as usize) {
-            (inode.size, inode.data) = (size, data);
-        }
+        self.inodes.set_contents(inode, size, data);
     }
 
     /// The archive has ended. Returns the hard links whose other name does not exist.
@@ -540,7 +447,7 @@ impl Tree {
                     .map(|node| self.nodes[node as usize].inode);
                 match found {
                     Some(inode) if inode & PENDING != 0 => at = (inode & !PENDING) as usize,
-                    Some(inode) if self.inodes[inode as usize].kind != FileType::Directory => {
+                    Some(inode) if self.inodes.kind(inode) != Some(FileType::Directory) => {
                         break Some(inode);
                     }
                     _ => break None,
@@ -591,48 +498,43 @@ impl Tree {
             live[up] = live[up] || live[at];
         }
         live[0] = true;
-        for (node, name, value) in std::mem::take(&mut self.attributes) {
-            let inode = self.nodes[node as usize].inode as usize;
-            if live[node as usize]
-                && let Some(inode) = self.inodes.get_mut(inode)
-            {
-                inode.extended.set(name, value);
-            }
-        }
+        drop((cuts, gone));
+        self.table = HashTable::new();
+        let attributes = std::mem::take(&mut self.attributes).into_iter();
+        let attributes = attributes.filter(|(node, ..)| live[*node as usize]);
+        let attributes =
+            attributes.map(|(node, name, value)| (self.nodes[node as usize].inode, name, value));
+        let attributes = attributes.collect();
+        let newest = self.newest.unwrap_or_default();
+        self.inodes.finish(newest, attributes);
         // Sorted by parent and name.
         let mut order: Vec<u32> = (1..count as u32).filter(|&at| live[at as usize]).collect();
         order.sort_unstable_by(|&a, &b| {
             let key = |at: u32| (self.nodes[at as usize].parent, self.name(at));
             key(a).cmp(&key(b))
         });
-        let newest = self.newest.unwrap_or_default();
-        for inode in &mut self.inodes {
-            if inode.implied {
-                inode.mtime = newest;
-            }
-        }
         let mut ranges = HashMap::new();
-        for (at, &node) in order.iter().enumerate() {
-            let parent = self.nodes[node as usize].parent;
-            let range = ranges.entry(parent).or_insert((at as u32, at as u32));
-            range.1 = at as u32 + 1;
-            self.inodes[self.nodes[node as usize].inode as usize].names += 1;
+        for (at, &node) in (0u32..).zip(&order) {
+            let node = self.nodes[node as usize];
+            let range = ranges.entry(node.parent).or_insert((at, at));
+            range.1 = at + 1;
+            self.inodes.add_name(node.inode);
         }
+        let top = ranges.remove(&0).unwrap_or_default();
+        let by_entry = (0u32..).zip(&order);
+        let by_entry = by_entry.filter_map(|(at, node)| Some((at, ranges.remove(node)?)));
+        let by_entry = by_entry.collect();
         let entries = order.iter().map(|&at| {
             let node = self.nodes[at as usize];
-            Entry {
-                name: node.name,
-                inode: node.inode,
-                node: at,
-            }
+            Entry::new(node.name, node.inode)
         });
         Finished {
             root: self.nodes[0].inode,
+            top,
             entries: entries.collect(),
-            ranges,
+            ranges: by_entry,
             names: self.names,
             inodes: self.inodes,
-            variable: self.variable,
         }
     }
 }

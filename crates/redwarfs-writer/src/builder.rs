@@ -195,6 +195,7 @@ impl Builder {
         report.compressed(blocks);
 
         progress.phase(Phase::Metadata);
+        source.no_more_reads();
         let emitted = emit::finish(
             context,
             &mut emitter,

@@ -356,6 +356,10 @@ impl Source for Difference {
         self.inner.memory().saturating_add(held)
     }
 
+    fn no_more_reads(&self) {
+        self.inner.no_more_reads();
+    }
+
     fn most_entries(&self, most: u64) {
         self.inner.most_entries(most);
     }

@@ -123,7 +123,12 @@ impl Tree {
                 let source = Arc::<DirectorySource>::clone(&directory);
                 (source, Some(directory), errors, excluded)
             }
-            Self::Archives(tree) => (Arc::new(tree.source), None, tree.errors, tree.excluded),
+            Self::Archives(tree) => (
+                Arc::new(tree.source.for_one_build()),
+                None,
+                tree.errors,
+                tree.excluded,
+            ),
             Self::Layered(layered) => (layered, None, 0, Arc::default()),
         };
         if let Some(limit) = args.file_timeout {

@@ -389,6 +389,10 @@ impl Source for DeclaredSource {
         own.saturating_add(self.inner.memory())
     }
 
+    fn no_more_reads(&self) {
+        self.inner.no_more_reads();
+    }
+
     fn most_entries(&self, most: u64) {
         self.inner.most_entries(most);
     }

@@ -201,6 +201,10 @@ pub trait Source: Send + Sync + Debug {
     /// The file is then stored as an empty one, and counted as an error.
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>>;
 
+    /// Nothing is listed or opened from here on, so the source may free its memory. A build calls this before it makes
+    /// metadata.
+    fn no_more_reads(&self) {}
+
     /// The content of a regular file that the source has from the image that the build continues
     /// ([`BaseImage`](crate::BaseImage)). Such a file is not read. The size is that of the listing.
     fn stored(&self, _path: &[u8]) -> Option<BaseContent> {

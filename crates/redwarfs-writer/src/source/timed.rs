@@ -130,6 +130,10 @@ impl Source for TimedSource {
         self.inner.memory()
     }
 
+    fn no_more_reads(&self) {
+        self.inner.no_more_reads();
+    }
+
     fn most_entries(&self, most: u64) {
         self.inner.most_entries(most);
     }
