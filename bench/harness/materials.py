@@ -16,6 +16,8 @@ from .programs import Programs, say
 BLOCK = 2880
 #: Size of one cut of a long recording, bytes.
 CUT = 4 << 20
+#: Bytes of the pictures of a film.
+FILM = 32 << 20
 #: Bytes of instruments that are used.
 INSTRUMENTS = 48 << 20
 
@@ -32,7 +34,7 @@ class Material:
     name: str
     #: What it is and where it comes from.
     title: str
-    #: `pcmaudio` or `fits`.
+    #: `pcmaudio`, `fits` or `video`.
     kind: str
     path: Path
 
@@ -43,7 +45,7 @@ class Material:
         return sum(path.stat().st_size for path in self.files())
 
 
-def _package(programs: Programs, work: Path, name: str):
+def package(programs: Programs, work: Path, name: str):
     """The files of a Debian package, which is not installed; none with a notice."""
     unpacked = work / "packages" / name
     if unpacked.is_dir():
@@ -204,20 +206,70 @@ def _make(work: Path, name: str, maker) -> Path:
     return path
 
 
+def _element(name: bytes, *parts: bytes) -> bytes:
+    """An element of EBML, which Matroska consists of, with a size of eight bytes."""
+    data = b"".join(parts)
+    return name + struct.pack(">Q", 1 << 56 | len(data)) + data
+
+
+def _number(value: int) -> bytes:
+    return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
+
+
+def _track(number: int, kind: int, codec: bytes, language: bytes) -> bytes:
+    return _element(
+        b"\xae", _element(b"\xd7", _number(number)), _element(b"\x73\xc5", _number(number)),
+        _element(b"\x83", _number(kind)), _element(b"\x22\xb5\x9c", language),
+        _element(b"\x86", codec),
+    )
+
+
+def _videos(target: Path) -> None:
+    """A film with one stream of pictures and a stream of sound in each of four languages, each of
+    them in a file of its own. Encoded streams look like random bytes."""
+    for language in (b"eng", b"fra", b"deu", b"jpn"):
+        pictures, sounds = random.Random("pictures"), random.Random(language)
+        head = _element(
+            b"\x1a\x45\xdf\xa3", _element(b"\x42\x82", b"matroska"), _element(b"\x42\x87", b"\x04"),
+            _element(b"\x42\x85", b"\x02"),
+        )
+        parts = [
+            _element(b"\x15\x49\xa9\x66", _element(b"\x4d\x80", b"x"), _element(b"\x57\x41", b"x")),
+            _element(b"\x16\x54\xae\x6b", _track(1, 1, b"V_VP9", b"und"),
+                     _track(2, 2, b"A_OPUS", language)),
+        ]
+        size, time = 0, 0
+        while size < FILM:
+            blocks = [_element(b"\xe7", _number(time))]
+            # A second: 25 pictures, and 50 packets of sound between them.
+            for picture in range(25):
+                packet = pictures.randbytes(pictures.randrange(2_000, 14_000))
+                size += len(packet)
+                blocks.append(_element(b"\xa3", b"\x81", struct.pack(">hB", picture * 40, 0), packet))
+                for half in (0, 20):
+                    blocks.append(_element(
+                        b"\xa3", b"\x82", struct.pack(">hB", picture * 40 + half, 0),
+                        sounds.randbytes(sounds.randrange(200, 420))))
+            parts.append(_element(b"\x1f\x43\xb6\x75", *blocks))
+            time += 1000
+        name = f"film-{language.decode()}.mkv"
+        (target / name).write_bytes(head + _element(b"\x18\x53\x80\x67", *parts))
+
+
 def all_materials(programs: Programs, work: Path):
     """Every material that can be had here; the others are told."""
     def material(name, title, kind, maker):
         return Material(name, title, kind, _make(work, name, maker))
 
-    for name, title, package in (
+    for name, title, source in (
         ("speech-16", f"speech, real, 16 bits, 8 kHz, mono (`{SPEECH}`)", SPEECH),
         ("music-16", f"music, real, 16 bits, 8 kHz, mono (`{MUSIC}`)", MUSIC),
     ):
-        folder = _package(programs, work, package)
+        folder = package(programs, work, source)
         if folder:
             yield material(name, title, "pcmaudio",
                            lambda to, f=folder: _copies(f.rglob("*.wav"), to, ".wav"))
-    folder = _package(programs, work, SOUND_FONT)
+    folder = package(programs, work, SOUND_FONT)
     font = next(iter(folder.rglob("*.sf2")), None) if folder else None
     if font:
         instruments = material(
@@ -234,7 +286,7 @@ def all_materials(programs: Programs, work: Path):
                 "channels-8", "the same, AIFF (big-endian) with 8 channels of 24 bits, 48 kHz",
                 "pcmaudio", lambda to: _eight_channels(sox, instruments.path, to))
     yield material("noise", "random bytes as 16, 24 and 32 bits, stereo", "pcmaudio", _noise)
-    folder = _package(programs, work, TELESCOPES)
+    folder = package(programs, work, TELESCOPES)
     if folder:
         yield material("telescopes", f"telescopes, real, 16 bits (`{TELESCOPES}`)", "fits",
                        lambda to: _pictures(folder, to))
@@ -242,3 +294,5 @@ def all_materials(programs: Programs, work: Path):
                    lambda to: _star_field(to, False))
     yield material("bayer", "star field, synthesized, 12 bits, Bayer pattern", "fits",
                    lambda to: _star_field(to, True))
+    yield material("videos", "a film in four languages with the same pictures, synthesized, Matroska",
+                   "video", _videos)

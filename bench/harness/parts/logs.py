@@ -2,8 +2,9 @@
 
 import shutil
 
-from .. import building, measure as measuring, reading, report, svg
-from ..programs import DRIVERS, dwarfs_recipe, usable
+from .. import archives, building, measure as measuring, reading, report, svg
+from ..measure import Failed
+from ..programs import DRIVERS, RECIPES, dwarfs_recipe, usable
 from ..suite import Job, cost
 
 TITLE = "Logs: one day out of many"
@@ -14,6 +15,13 @@ LEVELS = (7, 9)
 BITS = (20, 24, 26)
 #: Block size of the images with each order: what the level does by default.
 ORDER_BITS = {9: 26}
+#: Other programs, whose block size is their own, and who reads a day of their images.
+OTHERS = {
+    "squashfs-zstd22": "kernel squashfs", "squashfs-xz": "kernel squashfs", "tar-zstd19-long": None,
+    "tar-xz": None,
+}
+#: Seconds for a day out of another program's archive.
+LIMIT = 600.0
 ORDERS = ("path", "revpath", "similarity", "nilsimsa", "families")
 
 
@@ -78,6 +86,12 @@ def measure(suite, number: int) -> None:
             jobs = [kind(suite, days, tree, day, f"{days}/{size[0]}/{size[1]}", who, recipe)
                     for days, tree in trees.items() for who, recipe in zip(WHO, recipes[size])]
             suite.alternate([job for job in jobs if job], number)
+    others = [which for which in OTHERS if RECIPES[which].commands(suite.programs, "", "")]
+    for days, tree in trees.items():
+        suite.alternate([_other_build(suite, days, tree, which) for which in others], number, 1)
+    jobs = [_other_read(suite, days, tree, day, which)
+            for days, tree in trees.items() for which in others]
+    suite.alternate([job for job in jobs if job], number)
     for level in chosen(suite.levels):
         for order in ORDERS:
             suite.alternate([_order(suite, suite.folders["logs"], level, order)], number, 1)
@@ -125,6 +139,41 @@ def _pick(suite, days, tree, day, place, who, recipe):
     return Job(f"logs/pick/{place}/{who}", run, who == "ours")
 
 
+def _other_build(suite, days, tree, which) -> Job:
+    recipe = RECIPES[which]
+
+    def run():
+        usage, size = building.build(suite.programs, recipe, tree, suite.work / "build",
+                                     suite.image(f"logs-{days}", recipe))
+        return cost(usage, size=size)
+
+    return Job(f"logs/other-build/{days}/{which}", run, limit=recipe.limit)
+
+
+def _other_read(suite, days, tree, day, which):
+    """`tar` of the day on a fresh mount, or out of the archive."""
+    recipe, driver = RECIPES[which], OTHERS[which] and DRIVERS[OTHERS[which]]
+    if driver and not usable(suite.programs, driver):
+        return None
+    image = suite.image(f"logs-{days}", recipe)
+
+    def run():
+        if suite.made_of(f"logs-{days}", recipe, tree) is None:
+            raise Failed("there is no such image")
+        if driver:
+            row = reading.Row(driver, which, image)
+            return reading.measure_row(
+                suite.programs, row,
+                lambda mnt, _: measuring.run(["tar", "-C", mnt, "-cf", "-", day], ["cat"]),
+                None, suite.work,
+            )
+        unpack = archives.uses_of(recipe).unpack[:1]
+        lines = archives.filled(unpack, suite.programs, image=image)
+        return cost(measuring.run(*lines, ["tar", "-xOf", "-", f"./{day}"], want_peak=True))
+
+    return Job(f"logs/other-read/{days}/{which}", run, limit=LIMIT)
+
+
 def _order_bits(level) -> int:
     return ORDER_BITS.get(level, 24)
 
@@ -168,11 +217,62 @@ def _plots(results, days, levels, sizes) -> dict:
                 for bits in sizes for who in WHO
                 if any(results.has(f"logs/{kind}/{count}/{level}/{bits}/{who}") for count in days)
             ]
+            series += _other_series(results, days, "read", "cpu")
             plots[f"logs-{kind}-{level}.svg"] = svg.lines(
                 f"One day {what}, level {level}", "days in the image", "CPU s", series,
                 log_x=True, log_y=True, ticks=[int(count) for count in days],
             )
+    for level in levels:
+        for field, name, what in (("size", "size, MB", "Size"), ("cpu", "CPU s", "CPU time of making")):
+            series = [
+                svg.Series(f"{DRIVER[who]}, {1 << int(bits) >> 20} MiB", [
+                    (int(count), _scaled(_median(results, "build", f"{count}/{level}/{bits}", who,
+                                                 field), field))
+                    for count in days
+                ])
+                for bits in sizes for who in WHO
+                if any(results.has(f"logs/build/{count}/{level}/{bits}/{who}") for count in days)
+            ]
+            series += _other_series(results, days, "build", field)
+            plots[f"logs-{field}-{level}.svg"] = svg.lines(
+                f"{what} of images of days, level {level}", "days in the image", name, series,
+                log_x=True, log_y=True, ticks=[int(count) for count in days],
+            )
     return plots
+
+
+def _scaled(value, field):
+    return value / 1e6 if field == "size" and value is not None else value
+
+
+def _other_series(results, days, kind, field) -> list:
+    return [
+        svg.Series(RECIPES[which].title, [
+            (int(count), _scaled(report.median(results.series(
+                f"logs/other-{kind}/{count}/{which}", field)), field)) for count in days
+        ])
+        for which in OTHERS
+        if any(results.has(f"logs/other-{kind}/{count}/{which}") for count in days)
+    ]
+
+
+def _others(results, days) -> str:
+    """What other programs need for the same days."""
+    rows = []
+    for count in days:
+        for which in OTHERS:
+            size, cpu = (report.median(results.series(f"logs/other-build/{count}/{which}", field))
+                         for field in ("size", "cpu"))
+            if size is not None:
+                read = [report.median(results.series(f"logs/other-read/{count}/{which}", field))
+                        for field in ("wall", "cpu")]
+                rows.append((count, RECIPES[which].title, report.megabytes(size),
+                             report.seconds(cpu), " / ".join(map(report.seconds, read))))
+    if not rows:
+        return ""
+    return ("### Other programs\n\nReading the day through the kernel, or from the start of the "
+            "archive.\n\n" + report.table(
+                ("days", "settings", "size MB", "CPU s", "the day: wall / CPU s"), rows))
 
 
 def _orders(results, level) -> str:
@@ -229,6 +329,7 @@ def show(results):
             "mount, to the first row", "RedwarFS: wall / CPU s", "reference", "CPU ×",
             "pattern, to the first row", "RedwarFS: wall / CPU s", "reference", "CPU ×",
         ), rows),
+        _others(results, days),
         *(text for level in results.names("logs/order/", 2) for text in (
             f"### Orders\n\nAll days at level {level}, in blocks of "
             f"{(1 << _order_bits(int(level))) >> 20} MiB, with each order.\n",

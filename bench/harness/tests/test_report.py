@@ -234,6 +234,9 @@ def raw() -> dict:
                 results[f"logs/build/{days}/{level}/24/{who}"] = [cost(cpu, size)]
                 results[f"logs/mount/{days}/{level}/24/{who}"] = [dict(mounted)]
                 results[f"logs/pick/{days}/{level}/24/{who}"] = [cost(cpu)]
+    for days in (1, 4):
+        results[f"logs/other-build/{days}/tar-xz"] = [cost(3.0, 2_000_000)]
+        results[f"logs/other-read/{days}/tar-xz"] = [cost(0.7)]
     results["logs/order/7/path/ours"] = [cost(1.0, 800)]
     for count in (100, 1000):
         for who in ("ours-l7", "reference-l7"):
@@ -311,6 +314,10 @@ class Report(unittest.TestCase):
     def test_uses_tell_wall_and_cpu_time(self):
         self.assertIn("| RedwarFS, -l7 |  | 0.010 | 0.100 / 0.200 |", self.text)
         self.assertIn("| wim LZX, 1 MiB |  | 9.000 | 1.000 |".replace(", 1 MiB", ""), self.text)
+
+    def test_logs_of_other_programs_are_beside_ours(self):
+        self.assertIn("| 4 | tar, xz 9 | 2.000 | 3.00 | 0.350 / 0.700 |", self.text)
+        self.assertIn(">tar, xz 9</text>", self.plots["logs-size-7.svg"])
 
     def test_shares_of_data_have_names(self):
         for label in ("all data", "all data, 7%", "4 KiB, random, 5%"):
