@@ -136,7 +136,7 @@ pub struct CacheOptions {
     /// If the last `seq_detector` requested blocks are consecutive, the next block is decoded ahead; 4
     /// by default, 0 is off. Unless it is off, blocks are also decoded ahead in files of more than 1 MiB
     /// that are read from front to back: two blocks or 4 MiB, whichever is more. For all files together,
-    /// this is at most a third of `size`.
+    /// this is at most a third of `size`. From a server, blocks near requested ones are fetched, too.
     pub seq_detector: usize,
     /// If at least this share (0 to 1) of a block is decoded, the block is decoded to its end, which
     /// frees the decoder. The default is 0.8; a value above 1 means never. If the value is below 1,

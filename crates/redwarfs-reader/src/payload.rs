@@ -186,11 +186,7 @@ impl Payloads {
 
     /// Fetches a block into the cache on disk, unless it is there. Waits while the disk is slower.
     pub(crate) fn fetch_to_disk(&self, block: BlockNo) -> Result<()> {
-        let there = |disk: &DiskBlocks| {
-            let section = self.container.block(block);
-            section.is_some_and(|section| disk.contains(section))
-        };
-        if let Some(disk) = self.disk().filter(|disk| !there(disk)) {
+        if let Some(disk) = self.disk().filter(|_| !self.is_on_disk(block)) {
             let section = self.block_section(block)?;
             self.read_vec(&section)?;
             disk.wait_for_room();
@@ -248,20 +244,25 @@ impl Payloads {
         if !self.remote {
             return Vec::new();
         }
-        let range = |block| {
-            let section = self.container.block(block)?;
-            if self.disk().is_some_and(|disk| disk.contains(section)) {
-                return None;
-            }
-            let start = self.container.offset.checked_add(section.header_offset)?;
-            let longest = (SectionHeader::LEN as u64).saturating_add(self.longest_payload());
-            let end = self
-                .container
-                .file_offset(section)
-                .checked_add(section.length)?;
-            Some(start..end.min(start.saturating_add(longest)))
-        };
-        blocks.into_iter().filter_map(range).collect()
+        let missing = blocks.into_iter().filter(|block| !self.is_on_disk(*block));
+        missing.filter_map(|block| self.place(block)).collect()
+    }
+
+    /// The range of the file that a block and its header have, at most as long as they may be.
+    pub(crate) fn place(&self, block: BlockNo) -> Option<Range<u64>> {
+        let section = self.container.block(block)?;
+        let start = self.container.offset.checked_add(section.header_offset)?;
+        let longest = (SectionHeader::LEN as u64).saturating_add(self.longest_payload());
+        let end = self.container.file_offset(section);
+        let end = end.checked_add(section.length)?;
+        Some(start..end.min(start.saturating_add(longest)))
+    }
+
+    /// Whether a block is in the cache on disk.
+    pub(crate) fn is_on_disk(&self, block: BlockNo) -> bool {
+        let section = self.container.block(block);
+        let there = |disk: &DiskBlocks| section.is_some_and(|section| disk.contains(section));
+        self.disk().is_some_and(there)
     }
 
     /// Completes a section that is only known from the index.

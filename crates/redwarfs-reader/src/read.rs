@@ -89,7 +89,10 @@ impl Image {
             return;
         }
         let submit = &mut |need| inner.cache.submit(need);
-        let announce = |blocks: &[BlockNo]| self.announce_missing(blocks);
+        let announce = |blocks: &[BlockNo]| {
+            let missing = self.announce_missing(blocks);
+            inner.cache.announced_ahead(&missing);
+        };
         let line = inner.payloads.is_remote().then(|| ahead::ToServer {
             measured: inner.payloads.source().line(),
             announce: &announce,
@@ -99,10 +102,12 @@ impl Image {
     }
 
     /// Lets a source on a server fetch blocks of which the cache has nothing: the others were fetched before.
-    fn announce_missing(&self, blocks: &[BlockNo]) {
+    fn announce_missing(&self, blocks: &[BlockNo]) -> Vec<BlockNo> {
         let inner = &*self.0;
-        let missing = blocks.iter().filter(|block| !inner.cache.knows(**block));
-        inner.payloads.announce(missing.copied());
+        let blocks = blocks.iter().copied();
+        let missing: Vec<_> = blocks.filter(|block| !inner.cache.knows(*block)).collect();
+        inner.payloads.announce(missing.iter().copied());
+        missing
     }
 
     fn fill(&self, first: Span, mut spans: Spans<'_>, buf: &mut [u8]) -> Result<usize> {

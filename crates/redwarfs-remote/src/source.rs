@@ -40,6 +40,9 @@ const JOINED: u64 = 4 << 20;
 /// before they are read.
 const KEPT: u64 = 64 << 20;
 
+/// Uses of other pieces after which the background may take the room of one.
+const STALE: u64 = 1 << 10;
+
 /// Least and most bytes that are fetched for a read that was not announced (64 KiB to 4 MiB). Reads that continue
 /// each other fetch more and more.
 const LEAST: u64 = 64 << 10;
@@ -151,6 +154,16 @@ impl Pieces {
             bytes -= oldest.len();
             self.remove(&oldest);
         }
+    }
+
+    /// Drops pieces that were not used for a long time: those whose bytes nobody needed.
+    fn drop_stale(&mut self) {
+        let now = self.clock;
+        let is_stale = |piece: &Piece, used: u64| {
+            now.saturating_sub(used) > STALE && piece.is_settled() && !piece.is_only()
+        };
+        self.found
+            .retain(|_, (piece, used)| !is_stale(piece, *used));
     }
 
     /// Says that somebody waits for the pieces with the first bytes of ranges. The others follow when they are read.
@@ -364,8 +377,8 @@ impl Inner {
         piece
     }
 
-    /// Begins to fetch what is missing of ranges, as far as there is room for it. The background takes half of that, and makes
-    /// none.
+    /// Begins to fetch what is missing of ranges, as far as there is room for it. The background takes half of that, and only
+    /// makes room of what was not used for a long time.
     fn announce(self: &Arc<Self>, ranges: &[Range<u64>], background: bool) {
         if self.threads.check().is_err() || self.is_abandoned() || self.is_offline() {
             return;
@@ -379,6 +392,8 @@ impl Inner {
             let length = range.end - range.start;
             if !background {
                 pieces.make_room(length);
+            } else if pieces.bytes().saturating_add(length) > room {
+                pieces.drop_stale();
             }
             if pieces.bytes().saturating_add(length) <= room {
                 self.begin(range, background, &mut pieces);
@@ -579,6 +594,24 @@ mod tests {
         assert_eq!(some.missing(&[0..50], 100), [0..10, 20..30, 40..50]);
         assert_eq!(some.missing(&[12..18, 30..40], 100), []);
         assert_eq!(some.missing(&[15..25, 35..36], 100), [20..25]);
+    }
+
+    #[test]
+    fn the_background_takes_the_room_of_what_nobody_needed() {
+        let mut pieces = pieces(&[0..10, 20..30]);
+        pieces.insert(&Piece::only(40, vec![0; 10]));
+        pieces.insert(&Piece::new(60..70));
+        for _ in 0..STALE {
+            pieces.at(20).unwrap();
+        }
+        pieces.drop_stale();
+        let left = |pieces: &Pieces| pieces.found.keys().copied().collect::<Vec<_>>();
+        assert_eq!(left(&pieces), [20, 40, 60]);
+        for _ in 0..=STALE {
+            pieces.at(40).unwrap();
+        }
+        pieces.drop_stale();
+        assert_eq!(left(&pieces), [40, 60]);
     }
 
     #[test]

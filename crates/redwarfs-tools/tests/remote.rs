@@ -114,6 +114,126 @@ fn mounting_takes_two_requests_and_each_block_one() {
     assert!(line.starts_with(&site.url), "{line}");
 }
 
+/// A tree of 300 small files, and its image of about 100 blocks of 64 KiB on a server.
+fn many_small_files() -> Site {
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(&tree).unwrap();
+    let mut x = 7_u32;
+    for i in 0..300 {
+        let noise = std::iter::repeat_with(|| {
+            x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (x >> 24) as u8
+        });
+        fs::write(
+            tree.join(format!("{i}")),
+            noise.take(20_000).collect::<Vec<u8>>(),
+        )
+        .unwrap();
+    }
+    let image = dir.path().join("tree.dwarfs");
+    build(&tree, &image, &["-S16", "--no-progress"]);
+    let server = WebServer::start().unwrap();
+    server.put("/tree.dwarfs", fs::read(&image).unwrap());
+    let url = server.url("/tree.dwarfs");
+    Site { dir, server, url }
+}
+
+/// Reads a file of the mount, and compares it with that of the tree.
+fn read_again(site: &Site, mount: &Mount, number: usize) {
+    let name = number.to_string();
+    let right = fs::read(site.path("tree").join(&name)).unwrap();
+    assert!(
+        fs::read(mount.point().join(&name)).unwrap() == right,
+        "{name}"
+    );
+}
+
+#[test]
+fn blocks_near_each_other_are_fetched_before_somebody_waits_for_them() {
+    if !can_mount("remote mount") {
+        return;
+    }
+    let site = many_small_files();
+    site.server.delay(Duration::from_millis(20));
+    let mount = Mount::background(Path::new(&site.url), "");
+    site.server.take_requests();
+    // One file is one block, or two.
+    read_again(&site, &mount, 150);
+    let first = site.server.take_requests();
+    let bytes: u64 = first.iter().map(|request| request.sent).sum();
+    assert!(first.len() <= 2 && bytes <= 2 << 17, "{first:?}");
+    // In an order that is not that of blocks.
+    for i in 0..300 {
+        read_again(&site, &mount, i * 7 % 300);
+    }
+    let requests = site.server.take_requests();
+    let bytes: u64 = requests.iter().map(|request| request.sent).sum();
+    let waits = redwarfs_testkit::web::round_trips(&requests);
+    assert!(bytes < 7_000_000, "{bytes}");
+    assert!(
+        requests.len() < 70 && waits < 40,
+        "{} {waits}",
+        requests.len()
+    );
+}
+
+#[test]
+fn faults_of_what_nobody_asked_for_are_no_errors() {
+    if !can_mount("remote mount") {
+        return;
+    }
+    let site = many_small_files();
+    site.server.delay(Duration::from_millis(20));
+    let mount = Mount::background(Path::new(&site.url), "");
+    (0..10).for_each(|number| read_again(&site, &mount, number));
+    // What is fetched ahead fails, too, but only requests have errors.
+    let refused = WebFault::Status(403, vec![]);
+    site.server.fail(std::iter::repeat_n(refused, 1000));
+    let mut failed = 0;
+    for number in (10..150).step_by(10) {
+        match fs::read(mount.point().join(number.to_string())) {
+            Ok(found) => {
+                let right = fs::read(site.path("tree").join(number.to_string())).unwrap();
+                assert!(found == right, "{number}");
+            }
+            Err(e) => {
+                assert_eq!(e.raw_os_error(), Some(libc::EIO));
+                failed += 1;
+            }
+        }
+    }
+    assert!(failed > 0);
+    // Nothing of it is remembered.
+    site.server.release();
+    (0..200).for_each(|number| read_again(&site, &mount, number));
+
+    drop(mount);
+
+    // What is on its way and does not come holds up nobody.
+    let mount = Mount::background(Path::new(&site.url), "");
+    (0..3).for_each(|number| read_again(&site, &mount, number));
+    site.server
+        .fail(std::iter::repeat_n(WebFault::Stall(10), 1000));
+    let mut reader = std::process::Command::new("cat")
+        .arg(mount.point().join("290"))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    site.server.take_requests();
+    wait_until("the read", || !site.server.take_requests().is_empty());
+    (0..3).for_each(|number| read_again(&site, &mount, number));
+    reader.kill().unwrap();
+    reader.wait().unwrap();
+    let driver = driver_of(mount.point());
+    drop(mount);
+    wait_until("the end of the driver", || {
+        driver::stat_field(driver, 0).is_none_or(|state| state == "Z")
+    });
+    site.server.release();
+}
+
 #[test]
 fn check_and_extraction_read_from_a_server() {
     let site = Site::new(&[]);

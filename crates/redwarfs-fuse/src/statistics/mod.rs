@@ -31,6 +31,13 @@ pub(crate) fn of_cache(cache: &CacheStats) -> Vec<String> {
         format!("fast hit rate: {}", percent(cache.fast_hit_rate(), 3)),
         format!("slow hit rate: {}", percent(cache.slow_hit_rate(), 3)),
         format!("miss rate: {}", percent(cache.miss_rate(), 3)),
+        format!(
+            "blocks fetched ahead: {}, used: {}, given up: {} ({} bytes)",
+            cache.blocks_fetched_ahead,
+            cache.fetched_ahead_used,
+            cache.fetched_ahead_unused,
+            cache.fetched_ahead_unused_bytes
+        ),
         format!("expired active requests: {}", cache.expired_active_requests),
         format!(
             "active set size p50: {}, p75: {}, p90: {}, p95: {}, p99: {}",

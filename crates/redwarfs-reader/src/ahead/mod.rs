@@ -1,7 +1,7 @@
 //! Read-ahead: decides which blocks to decode before they are requested.
 //!
 //! This module decides, and `cache/` decodes. Each decision is a list of [`Need`]s. A need is a block, the
-//! offset up to which to decode it, and how urgent it is. There are six rules:
+//! offset up to which to decode it, and how urgent it is. One rule only lets a server send blocks. There are seven rules:
 //!
 //! | rule | runs | needs |
 //! |---|---|---|
@@ -10,6 +10,7 @@
 //! | `streams.rs` | after each read | the next blocks of a file that is read from front to back; from a server so many that the line is never idle |
 //! | `plan.rs` | when a block is requested, and there is a plan | the next blocks of the plan |
 //! | `sequence.rs` | when a block is requested, and there is no plan | the next block, if the last requested blocks are consecutive |
+//! | `neighbours.rs` | when a block is requested that a server has to send, and there is no plan | blocks near it, to be fetched and not decoded, if the last requests stay in one region |
 //! | `rest.rs` | when a request has its bytes, if most of the block is decoded or reads jump | the rest of the same block |
 //!
 //! While there is a plan, only "within a read" and `plan.rs` apply. Preloading is not read-ahead: it
@@ -18,6 +19,7 @@
 //! [`CacheOptions::readahead`]: crate::CacheOptions::readahead
 
 mod need;
+mod neighbours;
 mod plan;
 mod range;
 mod rest;
@@ -29,6 +31,7 @@ use redwarfs_format::{BlockNo, InodeNo, Result};
 use redwarfs_io::Line;
 
 pub(crate) use need::{Need, Submit, Urgency};
+pub(crate) use neighbours::{AheadCounts, Fetch, Neighbours, Stored};
 pub(crate) use rest::RestRule;
 
 use crate::options::CacheOptions;

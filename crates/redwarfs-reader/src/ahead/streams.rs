@@ -84,12 +84,19 @@ impl Window {
                 false => usual(BLOCKS, LEAST),
             };
         };
-        let least = line.rate.saturating_mul(SECONDS).min(REMOTE_LEAST);
-        let fetched = line.in_flight().saturating_mul(4).max(least);
         // Larger numbers become the largest one. The block that is being decoded comes on top.
-        let raw = (fetched as f64 * self.expansion) as u64;
+        let raw = (fetched(Some(line)) as f64 * self.expansion) as u64;
         usual(BLOCKS, LEAST).max(raw.saturating_add(self.block_size))
     }
+}
+
+/// Stored bytes that are fetched ahead from a server.
+pub(super) fn fetched(line: Option<Line>) -> u64 {
+    let Some(line) = line else {
+        return REMOTE_LEAST;
+    };
+    let least = line.rate.saturating_mul(SECONDS).min(REMOTE_LEAST);
+    line.in_flight().saturating_mul(4).max(least)
 }
 
 #[derive(Debug, Clone, Copy, Default)]

@@ -29,6 +29,7 @@
 //!   count its payload and decoder, because both are freed at the end of the turn.
 //! * **Several images.** Images of one group (`group.rs`) share the limit, the order of use, and the threads. Each has a
 //!   table of its own. Without a group, an image is alone in one.
+//! * **Servers.** Blocks near a requested one are fetched before they are requested, if `ahead/` decides so (`fetch.rs`).
 //! * **Background.** `ahead/` decides which bytes to decode before they are requested, and the threads
 //!   of the pool decode them (`background.rs`, `pool.rs`). `gate.rs` limits how many threads decode at
 //!   once.
@@ -36,6 +37,7 @@
 mod background;
 mod decode;
 mod evict;
+mod fetch;
 mod gate;
 mod group;
 mod memory;
@@ -160,7 +162,7 @@ impl BlockCache {
         count(&shared.group.counters.requests);
         shared.group.counters.active.sample();
         let mut needs = Vec::new();
-        let slot = {
+        let (slot, missing) = {
             let mut table = shared.table();
             table.ask(block);
             let cached = table.touch(block);
@@ -176,9 +178,10 @@ impl BlockCache {
                 }
             };
             table.ahead.after_request(block, missing, &mut needs);
-            slot
+            (slot, missing)
         };
         needs.into_iter().for_each(|need| self.decode_next(need));
+        self.fetch_neighbours(block, missing);
         if !slot.has(end) {
             let size = slot.raw_size().unwrap_or(shared.payloads.block_size());
             slot.asked_for(start, end, RestRule::far(size));
@@ -206,6 +209,7 @@ impl BlockCache {
         count(&self.shared.group.counters.requests);
         self.shared.group.counters.active.sample();
         self.shared.count_hit(&slot, end);
+        self.fetch_neighbours(block, false);
         Some(BlockData(slot))
     }
 

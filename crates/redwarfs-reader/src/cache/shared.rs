@@ -10,7 +10,7 @@ use super::group::{CacheGroup, Group};
 use super::slot::{SLOT_OVERHEAD, Slot};
 use super::stats::count;
 use super::table::Table;
-use crate::ahead::{AheadOfBlocks, RestRule};
+use crate::ahead::{AheadOfBlocks, Neighbours, RestRule};
 use crate::options::{BlockAllocator, CacheOptions, CpuSet};
 use crate::payload::Payloads;
 use crate::perfmon::{Component, PerfMonitor, Timer};
@@ -22,6 +22,8 @@ pub(super) struct SharedCache {
     pub(super) group: Arc<Group>,
     pub(super) rest: RestRule,
     pub(super) table: Mutex<Table>,
+    /// What is fetched from a server before it is requested, unless this is switched off.
+    pub(super) neighbours: Option<Mutex<Neighbours>>,
     pub(super) closed: AtomicBool,
     pub(super) timers: Timers,
     pub(super) allocator: BlockAllocator,
@@ -51,7 +53,9 @@ impl SharedCache {
             blocks.saturating_mul(block) <= group.limit
         };
         let ahead = AheadOfBlocks::new(options, block_size);
+        let fetches = payloads.is_remote() && options.seq_detector > 0;
         let shared = Arc::new(Self {
+            neighbours: fetches.then(Mutex::default),
             rest: RestRule::new(options, fit(2), fit(blocks)),
             table: Mutex::new(Table::new(ahead, &group.clock)),
             closed: AtomicBool::new(false),

@@ -48,6 +48,14 @@ pub struct CacheStats {
     pub active_set_size: ActiveSetSize,
     /// Requests that ended in an error.
     pub errors: u64,
+    /// Blocks that a server was asked for before they were requested, because of earlier requests.
+    pub blocks_fetched_ahead: u64,
+    /// Those of them that were requested later.
+    pub fetched_ahead_used: u64,
+    /// Those of them that were not requested for a long time.
+    pub fetched_ahead_unused: u64,
+    /// Stored bytes of the latter.
+    pub fetched_ahead_unused_bytes: u64,
 }
 
 /// Quantiles of a number: the smallest value that at least this percentage of all samples does not
@@ -110,6 +118,10 @@ pub(super) struct Counters {
     pub(super) decoded_of: AtomicU64,
     pub(super) expired: AtomicU64,
     pub(super) errors: AtomicU64,
+    pub(super) fetched_ahead: AtomicU64,
+    pub(super) fetched_used: AtomicU64,
+    pub(super) fetched_unused: AtomicU64,
+    pub(super) fetched_unused_bytes: AtomicU64,
     pub(super) active: ActiveSet,
 }
 
@@ -134,6 +146,10 @@ impl Counters {
             expired_active_requests: get(&self.expired),
             active_set_size: self.active.quantiles(),
             errors: get(&self.errors),
+            blocks_fetched_ahead: get(&self.fetched_ahead),
+            fetched_ahead_used: get(&self.fetched_used),
+            fetched_ahead_unused: get(&self.fetched_unused),
+            fetched_ahead_unused_bytes: get(&self.fetched_unused_bytes),
             ..CacheStats::default()
         }
     }

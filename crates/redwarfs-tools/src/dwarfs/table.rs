@@ -202,7 +202,7 @@ const ACTIVE: &[MountOption] = &[
         "seq_detector=N",
         "4",
         "prefetch after N blocks in sequence",
-        "If a process reads a large file from front to back, the driver also decompresses two blocks or 4 MiB ahead, whichever is more. 0 switches off both.",
+        "If a process reads a large file from front to back, the driver also decompresses two blocks or 4 MiB ahead, whichever is more. From a server, it also fetches neighbours of requested blocks. 0 switches off all of this.",
         Effect::Value(|s, v| {
             s.open.cache.seq_detector = v.number()?;
             Ok(())

@@ -1,0 +1,81 @@
+//! Lets a server send blocks before they are requested.
+
+use std::ops::Range;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use redwarfs_format::BlockNo;
+use redwarfs_io::Line;
+
+use super::BlockCache;
+use super::shared::SharedCache;
+use crate::ahead::{AheadCounts, Fetch, Stored};
+
+impl Stored for SharedCache {
+    fn place(&self, block: BlockNo) -> Option<Range<u64>> {
+        self.payloads.place(block)
+    }
+
+    fn is_missing(&self, block: BlockNo) -> bool {
+        self.table().entry(block).is_none() && !self.payloads.is_on_disk(block)
+    }
+
+    fn line(&self) -> Option<Line> {
+        self.payloads.source().line()
+    }
+}
+
+impl SharedCache {
+    fn count_ahead(&self, counts: AheadCounts) {
+        let counters = &self.group.counters;
+        let add = |counter: &AtomicU64, number| counter.fetch_add(number, Ordering::Relaxed);
+        add(&counters.fetched_ahead, counts.fetched);
+        add(&counters.fetched_used, counts.used);
+        add(&counters.fetched_unused, counts.unused);
+        add(&counters.fetched_unused_bytes, counts.unused_bytes);
+    }
+}
+
+impl BlockCache {
+    /// Lets the server send a requested block, and others with it, if the rules say so. `missing` if the block was not in
+    /// memory.
+    pub(super) fn fetch_neighbours(&self, block: BlockNo, missing: bool) {
+        let shared = &*self.shared;
+        let Some(rule) = &shared.neighbours else {
+            return;
+        };
+        if self.is_planned() {
+            return;
+        }
+        let missing = missing && !shared.payloads.is_on_disk(block);
+        let (fetch, counts) = {
+            let mut rule = rule.lock().unwrap_or_else(PoisonError::into_inner);
+            let fetch = rule.requested(block, missing, shared);
+            (fetch, rule.take_counts())
+        };
+        shared.count_ahead(counts);
+        let Some(Fetch { following, others }) = fetch else {
+            return;
+        };
+        if missing {
+            let row = std::iter::once(block).chain(following);
+            shared.payloads.announce(row);
+            shared.payloads.announce_later(others);
+        } else {
+            let all = following.into_iter().chain(others);
+            shared.payloads.announce_later(all);
+        }
+    }
+
+    /// Notes blocks that were announced because a file is read from front to back.
+    pub(crate) fn announced_ahead(&self, blocks: &[BlockNo]) {
+        let shared = &*self.shared;
+        if let Some(rule) = &shared.neighbours {
+            let mut rule = rule.lock().unwrap_or_else(PoisonError::into_inner);
+            rule.announced(blocks, shared);
+            let counts = rule.take_counts();
+            drop(rule);
+            shared.count_ahead(counts);
+        }
+    }
+}
