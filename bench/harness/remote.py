@@ -1,6 +1,7 @@
 """Ways to read an image in an object store, and tables of what they took."""
 
 import atexit
+import json
 import os
 import shutil
 import signal
@@ -176,6 +177,37 @@ def versions() -> dict:
     asked = {"versitygw": "--version", "rclone": "version", "s3fs": "--version", "curl": "--version",
              "squashfuse_ll": "--version", "ratarmount": "--version"}
     return {name: _first_line([name, option]) for name, option in asked.items() if shutil.which(name)}
+
+
+# --- kept results ---------------------------------------------------------------------------------
+
+
+def merged(kept: dict, results: dict, sizes: dict, rate: float, congestion: str) -> dict:
+    """Kept results, in which those of what was measured again are replaced. Another line, or images of another size, are
+    refused: the ways would have had other work."""
+    if (kept["rate"], kept["congestion"]) != (rate, congestion):
+        raise Failed(f"kept results are of {kept['rate']:.0f} Mbit/s with {kept['congestion']}: "
+                     f"cannot add some of {rate:.0f} Mbit/s with {congestion}")
+    for name, size in sizes.items():
+        before = kept["sizes"].get(name, size)
+        if abs(size - before) * 100 > before:
+            raise Failed(f"kept results are of {name} with {before:,} bytes: cannot add some of {size:,} bytes")
+    new = {key: [{name: field for name, field in value.items() if name != "methods"} for value in values]
+           for key, values in results.items()}
+    return {**kept, "sizes": {**kept["sizes"], **sizes}, "measurements": {**kept["measurements"], **new}}
+
+
+def kept_text(kept: dict) -> str:
+    """Kept results as JSON with a line for each way, so that changes can be read."""
+    def lines(value):
+        if not all(isinstance(found, list) for found in value.values()):
+            return json.dumps(value, indent=1)
+        rows = (f" {json.dumps(key)}: {json.dumps(found, separators=(',', ':'))}" for key, found in value.items())
+        return "{\n" + ",\n".join(rows) + "\n}"
+
+    parts = (f"{json.dumps(key)}: " + (lines(value) if isinstance(value, dict) else json.dumps(value))
+             for key, value in kept.items())
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 # --- tables ---------------------------------------------------------------------------------------

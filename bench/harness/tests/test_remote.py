@@ -1,5 +1,6 @@
 """Tables of images in an object store, and sessions that leave nothing behind."""
 
+import json
 import os
 import tempfile
 import unittest
@@ -36,6 +37,18 @@ class Numbers(unittest.TestCase):
         self.assertEqual(remote.cell([{"over": 30.0}], "first", 3), "> 30")
         self.assertEqual(remote.cell([{"failed": "why"}], "first", 3), "failed")
         self.assertEqual(remote.cell([], "first", 3), "–")
+
+    def test_what_was_measured_again_replaces_kept_results(self):
+        kept = {"sizes": {"app": 1000, "sqfs": 7}, "rate": 100, "congestion": "bbr",
+                "measurements": {"0/ls/a": [value(1.0)], "0/ls/b": [value(2.0)]}, "more": {"x": [1]}}
+        new = {"0/ls/a": [value(3.0, methods={"GET": 2})], "20/ls/a": [value(4.0)]}
+        found = remote.merged(kept, new, {"app": 1001}, 100.0, "bbr")
+        self.assertEqual(found["measurements"], {"0/ls/a": [value(3.0)], "0/ls/b": [value(2.0)], "20/ls/a": [value(4.0)]})
+        self.assertEqual((found["sizes"], found["more"]), ({"app": 1001, "sqfs": 7}, {"x": [1]}))
+        self.assertEqual(json.loads(remote.kept_text(found)), found)
+        for sizes, rate, congestion in (({"app": 1020}, 100, "bbr"), ({}, 50, "bbr"), ({}, 100, "cubic")):
+            with self.assertRaises(Failed):
+                remote.merged(kept, new, sizes, rate, congestion)
 
     def test_a_table_has_a_row_for_each_way_that_was_measured(self):
         results = {"0/first/a": [value(0.2)] * 3, "20/first/a": [value(0.3)] * 3, "0/ls/b": [value(1.0)] * 3}
