@@ -32,9 +32,10 @@ const BACKGROUND: usize = 6;
 /// not if more than 64 KiB are between them, and more than both have.
 const GAP: u64 = 1 << 20;
 
-/// Longest range of one request that was joined from several (4 MiB): several connections get up to speed faster than
-/// one.
-const JOINED: u64 = 4 << 20;
+/// Longest range of one request that was joined from several: eight blocks of 1 MiB with their headers. A connection takes some round trips to get up to speed,
+/// so a few long requests are faster than many. Those that nobody waits for have half of it: each begins on a new
+/// connection, and several together get up to speed faster.
+const JOINED: u64 = (8 << 20) + (64 << 10);
 
 /// Bytes of fetched pieces that are kept for later reads (64 MiB). Announced ranges beyond that are not fetched
 /// before they are read.
@@ -175,8 +176,8 @@ impl Pieces {
         }
     }
 
-    /// The parts of ranges that are neither there nor on their way, joined where little is between them.
-    fn missing(&self, ranges: &[Range<u64>], size: u64) -> Vec<Range<u64>> {
+    /// The parts of ranges that are neither there nor on their way, joined to at most `longest` bytes where little is between them.
+    fn missing(&self, ranges: &[Range<u64>], size: u64, longest: u64) -> Vec<Range<u64>> {
         let mut parts: Vec<Range<u64>> = Vec::new();
         for range in ranges {
             let (mut at, end) = (range.start, range.end.min(size));
@@ -199,7 +200,7 @@ impl Pieces {
             match joined.last_mut() {
                 Some(last)
                     if is_near(last, &part)
-                        && part.end.max(last.end) - last.start <= JOINED
+                        && part.end.max(last.end) - last.start <= longest
                         && self.next(last.end) >= part.start =>
                 {
                     last.end = last.end.max(part.end);
@@ -387,8 +388,11 @@ impl Inner {
         if !background {
             pieces.hurry(ranges);
         }
-        let room = if background { KEPT / 2 } else { KEPT };
-        for range in pieces.missing(ranges, self.identity.size) {
+        let (room, longest) = match background {
+            true => (KEPT / 2, JOINED / 2),
+            false => (KEPT, JOINED),
+        };
+        for range in pieces.missing(ranges, self.identity.size, longest) {
             let length = range.end - range.start;
             if !background {
                 pieces.make_room(length);
@@ -570,30 +574,32 @@ mod tests {
     fn neighbouring_ranges_are_one_request() {
         const M: u64 = 1 << 20;
         let none = pieces(&[]);
-        assert_eq!(none.missing(&[0..10, 20..30], 100), [0..30]);
-        assert_eq!(none.missing(&[20..30, 0..10, 5..25], 28), [0..28]);
+        let missing =
+            |pieces: &Pieces, ranges: &[Range<u64>], size| pieces.missing(ranges, size, JOINED);
+        assert_eq!(missing(&none, &[0..10, 20..30], 100), [0..30]);
+        assert_eq!(missing(&none, &[20..30, 0..10, 5..25], 28), [0..28]);
         assert_eq!(
-            none.missing(&[0..10, 3 * M..4 * M], 9 * M),
+            missing(&none, &[0..10, 3 * M..4 * M], 9 * M),
             [0..10, 3 * M..4 * M]
         );
         assert_eq!(
-            none.missing(&[0..20 * M, 20 * M..40 * M], 99 * M),
+            missing(&none, &[0..20 * M, 20 * M..40 * M], 99 * M),
             [0..20 * M, 20 * M..40 * M]
         );
         assert_eq!(
-            none.missing(&[0..40 * M, M..50 * M], 99 * M),
+            missing(&none, &[0..40 * M, M..50 * M], 99 * M),
             [0..40 * M, 40 * M..50 * M]
         );
-        assert_eq!(none.missing(&[5..5, 100..200], 100), []);
+        assert_eq!(missing(&none, &[5..5, 100..200], 100), []);
         // Headers of sections are no reason to fetch what is between them.
         let headers = [0..64, M / 4..M / 4 + 64];
-        assert_eq!(none.missing(&headers, M), headers);
-        assert_eq!(none.missing(&[0..M, M + M / 2..2 * M], 9 * M), [0..2 * M]);
+        assert_eq!(missing(&none, &headers, M), headers);
+        assert_eq!(missing(&none, &[0..M, M + M / 2..2 * M], 9 * M), [0..2 * M]);
         // What is there is not fetched again.
         let some = pieces(&[10..20, 30..40]);
-        assert_eq!(some.missing(&[0..50], 100), [0..10, 20..30, 40..50]);
-        assert_eq!(some.missing(&[12..18, 30..40], 100), []);
-        assert_eq!(some.missing(&[15..25, 35..36], 100), [20..25]);
+        assert_eq!(missing(&some, &[0..50], 100), [0..10, 20..30, 40..50]);
+        assert_eq!(missing(&some, &[12..18, 30..40], 100), []);
+        assert_eq!(missing(&some, &[15..25, 35..36], 100), [20..25]);
     }
 
     #[test]

@@ -175,6 +175,33 @@ fn announced_ranges_are_fetched_together() {
 }
 
 #[test]
+fn long_ranges_are_few_requests() {
+    let (server, _) = server();
+    server.put("/a", vec![7; 20 << 20]);
+    let source = open(&server);
+    let blocks: Vec<_> = (0..16_u64).map(|i| i << 20..(i + 1) << 20).collect();
+    for (urgent, number) in [(true, 2), (false, 4)] {
+        let source = if urgent {
+            source.clone()
+        } else {
+            open(&server)
+        };
+        server.take_requests();
+        match urgent {
+            true => source.will_need(&blocks),
+            false => source.may_need(&blocks),
+        }
+        assert!(
+            read(&source, 0, 16 << 20)
+                .unwrap()
+                .iter()
+                .all(|byte| *byte == 7)
+        );
+        assert_eq!(server.take_requests().len(), number);
+    }
+}
+
+#[test]
 fn no_more_than_eight_requests_run_at_once() {
     let (server, _) = server();
     server.put("/a", vec![7; 64 << 20]);

@@ -179,6 +179,25 @@ fn blocks_near_each_other_are_fetched_before_somebody_waits_for_them() {
 }
 
 #[test]
+fn a_large_file_takes_few_requests() {
+    if !can_mount("remote mount") {
+        return;
+    }
+    let site = Site::new(&[]);
+    site.server.delay(Duration::from_millis(20));
+    let mount = Mount::background(Path::new(&site.url), "");
+    site.server.take_requests();
+    let right = fs::read(site.path("tree/large")).unwrap();
+    assert!(fs::read(mount.point().join("large")).unwrap() == right);
+    let requests = site.server.take_requests();
+    let shown: Vec<_> = requests.iter().map(|r| r.header("range")).collect();
+    // Twelve blocks.
+    assert!(requests.len() <= 6, "{shown:?}");
+    let bytes: u64 = requests.iter().map(|request| request.sent).sum();
+    assert!(bytes <= 4 << 20, "{shown:?}");
+}
+
+#[test]
 fn faults_of_what_nobody_asked_for_are_no_errors() {
     if !can_mount("remote mount") {
         return;

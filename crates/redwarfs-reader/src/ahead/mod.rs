@@ -38,7 +38,7 @@ use crate::options::CacheOptions;
 use plan::Plan;
 use range::RangeNeeds;
 use sequence::Sequence;
-use streams::{Streams, Window};
+use streams::{Streams, ToDo, Window};
 
 /// The rules for reads of files.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl AheadOfReads {
         // At most half of the blocks that fit.
         let readahead = options.readahead.min(options.size / 2);
         Self {
-            streams: Streams::new(block_size, limit),
+            streams: Streams::new(block_size, limit, remote),
             window: Window::new(block_size, remote, expansion),
             readahead: usize::try_from(readahead).unwrap_or(usize::MAX),
         }
@@ -79,18 +79,19 @@ impl AheadOfReads {
         let window = self
             .window
             .bytes(line.as_ref().and_then(|line| line.measured));
+        let ToDo { fetch, decode } = self.streams.note(inode, offset, len as u64, window);
         // Requests for those bytes get the errors.
-        if let Some(range) = self.streams.note(inode, offset, len as u64, window) {
-            if let Some(line) = line {
-                let mut blocks = Vec::new();
-                let collect = &mut |need: Need| {
-                    blocks.push(need.block);
-                    true
-                };
-                let _ = RangeNeeds::of_stream(view, inode, range.clone())
-                    .and_then(|mut needs| needs.submit_to(collect));
-                (line.announce)(&blocks);
-            }
+        if let (Some(line), Some(range)) = (line, fetch) {
+            let mut blocks = Vec::new();
+            let collect = &mut |need: Need| {
+                blocks.push(need.block);
+                true
+            };
+            let _ = RangeNeeds::of_stream(view, inode, range)
+                .and_then(|mut needs| needs.submit_to(collect));
+            (line.announce)(&blocks);
+        }
+        if let Some(range) = decode {
             let to = RangeNeeds::of_stream(view, inode, range.clone())
                 .and_then(|mut needs| needs.submit_to(submit));
             if let Ok(to) = to {

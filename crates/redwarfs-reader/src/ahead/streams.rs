@@ -21,6 +21,11 @@ const STREAMS: usize = 16;
 /// need it, and random reads do not get that far.
 const BEGINS_AT: u64 = 1 << 20;
 
+/// The same from a server (512 KiB). There, the window is at most so many times what was read. So the first request for more
+/// follows the first block of the usual size at once, on its connection, which has got up to speed with it.
+const REMOTE_BEGINS_AT: u64 = 1 << 19;
+const GROWTH: u64 = 16;
+
 /// Largest distance between the ends of two consecutive reads of a stream (1 MiB), because the kernel
 /// requests several pieces at once.
 const NEAR: u64 = 1 << 20;
@@ -108,13 +113,15 @@ struct Stream {
     read: u64,
     /// Everything up to this file offset is planned to be decoded ahead.
     planned: u64,
+    /// Everything up to this file offset was asked for, from a server.
+    fetched: u64,
     /// The number of the last read.
     used: u64,
 }
 
 impl Stream {
-    fn is_active(&self, now: u64) -> bool {
-        self.read >= BEGINS_AT && now - self.used < FORGOTTEN_AFTER
+    fn is_active(&self, now: u64, begins_at: u64) -> bool {
+        self.read >= begins_at && now - self.used < FORGOTTEN_AFTER
     }
 }
 
@@ -132,30 +139,42 @@ pub(super) struct Streams {
     block_size: u64,
     /// Bytes that may be decoded ahead of all streams together; 0 is off.
     limit: u64,
+    /// Whether a server has the blocks.
+    remote: bool,
+}
+
+/// What to do ahead of a stream: ranges of its file.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct ToDo {
+    /// To be asked for, from a server. Half of the window or more, so that a few long requests have it: a connection takes some
+    /// round trips to get up to speed, and a reader who waits for the first of many requests gets only a part of the line.
+    pub(super) fetch: Option<Range<u64>>,
+    /// To be decoded. From a server, only what was asked for before or is now.
+    pub(super) decode: Option<Range<u64>>,
 }
 
 impl Streams {
     /// At most `limit` bytes in blocks of `block_size` bytes are decoded ahead.
-    pub(super) fn new(block_size: u64, limit: u64) -> Self {
+    pub(super) fn new(block_size: u64, limit: u64, remote: bool) -> Self {
         Self {
             list: Mutex::default(),
             block_size,
             limit,
+            remote,
         }
     }
 
-    /// Notes a read. Returns the range of the file to decode ahead, if any: up to `window` bytes. Report the planned part
+    /// Notes a read. Returns what to do ahead, up to `window` bytes. Report the part that is planned to be decoded
     /// with [`Streams::planned`].
-    pub(super) fn note(
-        &self,
-        inode: InodeNo,
-        offset: u64,
-        len: u64,
-        window: u64,
-    ) -> Option<Range<u64>> {
+    pub(super) fn note(&self, inode: InodeNo, offset: u64, len: u64, window: u64) -> ToDo {
+        let mut to_do = ToDo::default();
         if self.limit < self.block_size {
-            return None;
+            return to_do;
         }
+        let begins_at = match self.remote {
+            true => REMOTE_BEGINS_AT,
+            false => BEGINS_AT,
+        };
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.reads += 1;
         let now = list.reads;
@@ -166,10 +185,12 @@ impl Streams {
             .position(|s| s.used > 0 && s.inode == inode.0 && s.end.abs_diff(offset) <= NEAR);
         // Reads of small files do not replace the stream of a large one.
         let oldest = || {
-            let age = |stream: &Stream| (stream.is_active(now), stream.used);
+            let age = |stream: &Stream| (stream.is_active(now, begins_at), stream.used);
             (0..STREAMS).min_by_key(|&index| age(&list.streams[index]))
         };
-        let index = found.or_else(oldest)?;
+        let Some(index) = found.or_else(oldest) else {
+            return to_do;
+        };
         if found.is_none() {
             list.streams[index] = Stream {
                 inode: inode.0,
@@ -183,20 +204,34 @@ impl Streams {
         let progress = end.saturating_sub(stream.end);
         stream.end += progress;
         stream.read = stream.read.saturating_add(progress.min(len));
-        if stream.read < BEGINS_AT {
-            return None;
+        if stream.read < begins_at {
+            return to_do;
         }
-        let active = list.streams.iter().filter(|s| s.is_active(now)).count() as u64;
+        let is_active = |stream: &&Stream| stream.is_active(now, begins_at);
+        let active = list.streams.iter().filter(is_active).count() as u64;
         let stream = &mut list.streams[index];
-        let window = window.min(self.limit / active.max(1));
-        let from = stream.planned.max(stream.end);
-        let to = stream.end.saturating_add(window);
-        // Not a small part for each read, which would make many jobs.
-        if window < self.block_size || to.saturating_sub(from) < window / 4 {
-            return None;
+        let mut window = window.min(self.limit / active.max(1));
+        if window < self.block_size {
+            return to_do;
         }
-        stream.planned = to;
-        Some(from..to)
+        let mut to = stream.end.saturating_add(window);
+        if self.remote {
+            window = window.min(stream.read.saturating_mul(GROWTH));
+            let until = stream.end.saturating_add(window);
+            let from = stream.fetched.max(stream.end);
+            if until.saturating_sub(from) >= window / 2 {
+                stream.fetched = until;
+                to_do.fetch = Some(from..until);
+            }
+            to = to.min(stream.fetched);
+        }
+        let from = stream.planned.max(stream.end);
+        // Not a small part for each read, which would make many jobs.
+        if to.saturating_sub(from) >= window / 4 {
+            stream.planned = to;
+            to_do.decode = Some(from..to);
+        }
+        to_do
     }
 
     /// Notes that the range that [`Streams::note`] returned is planned up to `to`.
@@ -222,7 +257,9 @@ mod tests {
     /// Notes a read of a file of this machine.
     fn note(streams: &Streams, inode: InodeNo, offset: u64, len: u64) -> Option<Range<u64>> {
         let window = Window::new(streams.block_size, false, 1.0).bytes(None);
-        streams.note(inode, offset, len, window)
+        let to_do = streams.note(inode, offset, len, window);
+        assert_eq!(to_do.fetch, None);
+        to_do.decode
     }
 
     /// Reads a range in pieces of 128 KiB; returns what is decoded ahead.
@@ -257,16 +294,57 @@ mod tests {
             let window = Window::new(block, remote, expansion);
             assert_eq!(window.bytes(line), want, "{block} {line:?}");
         }
-        let streams = Streams::new(MIB, 256 * MIB);
-        let read = |at, window| streams.note(FILE, at, MIB, window);
+        let streams = Streams::new(MIB, 256 * MIB, false);
+        let read = |at, window| streams.note(FILE, at, MIB, window).decode;
         assert_eq!(read(0, 4 * MIB), Some(MIB..5 * MIB));
         assert_eq!(read(MIB, 40 * MIB), Some(5 * MIB..42 * MIB));
         assert_eq!(read(2 * MIB, 4 * MIB), None);
     }
 
     #[test]
+    fn few_long_requests_are_made_of_a_stream_from_a_server() {
+        let streams = Streams::new(MIB, 256 * MIB, true);
+        let window = 16 * MIB;
+        let mut asked = Vec::new();
+        for at in (0..64 * MIB).step_by(128 << 10) {
+            let ToDo { fetch, decode } = streams.note(FILE, at, 128 << 10, window);
+            let end = at + (128 << 10);
+            // A block of the usual size is there at once, and what comes next is not.
+            assert_eq!(
+                fetch.is_some(),
+                at == MIB / 2 - (128 << 10) || {
+                    let last = asked.last().map_or(u64::MAX, |last: &Range<u64>| last.end);
+                    (end + window).saturating_sub(last.max(end)) >= window / 2 && end >= MIB
+                },
+                "{at}"
+            );
+            asked.extend(fetch);
+            let last = asked.last().map_or(0, |last| last.end);
+            if let Some(decode) = decode {
+                assert!(decode.end <= last, "{decode:?}");
+                // The threads are too busy.
+                streams.planned(FILE, decode.end, decode.start + MIB);
+            }
+            // The line is never idle.
+            assert!(
+                end < MIB / 2 || last - end >= window / 2 - MIB,
+                "{at}: {last}"
+            );
+        }
+        assert_eq!(asked[0], MIB / 2..MIB / 2 + 8 * MIB);
+        assert!(
+            asked.windows(2).all(|pair| pair[0].end == pair[1].start),
+            "{asked:?}"
+        );
+        assert!(asked.len() <= 10, "{asked:?}");
+        // Nothing before it counts as a stream, and nothing in vain behind a short one.
+        let ahead = streams.note(InodeNo(9), 0, 256 << 10, window);
+        assert_eq!(ahead, ToDo::default());
+    }
+
+    #[test]
     fn two_blocks_ahead() {
-        let streams = Streams::new(16 * MIB, 256 * MIB);
+        let streams = Streams::new(16 * MIB, 256 * MIB, false);
         assert_eq!(read(&streams, FILE, 0..MIB - (128 << 10)), []);
         let first = read(&streams, FILE, MIB - (128 << 10)..MIB);
         assert_eq!(first, vec![MIB..33 * MIB]);
@@ -279,14 +357,14 @@ mod tests {
 
     #[test]
     fn small_blocks_give_several_mebibytes() {
-        let streams = Streams::new(1 << 16, 256 * MIB);
+        let streams = Streams::new(1 << 16, 256 * MIB, false);
         let ahead = read(&streams, FILE, 0..2 * MIB);
         assert_eq!(ahead, [MIB..5 * MIB, 5 * MIB..6 * MIB]);
     }
 
     #[test]
     fn requests_may_come_in_any_order() {
-        let streams = Streams::new(MIB, 256 * MIB);
+        let streams = Streams::new(MIB, 256 * MIB, false);
         let piece = 128 << 10;
         for number in [1, 0, 3, 2, 5, 6, 4, 7, 8, 9] {
             assert_eq!(note(&streams, FILE, number * piece, piece), None);
@@ -300,7 +378,7 @@ mod tests {
 
     #[test]
     fn reads_at_random_are_no_stream() {
-        let streams = Streams::new(MIB, 256 * MIB);
+        let streams = Streams::new(MIB, 256 * MIB, false);
         for number in 0..1000 {
             let at = (number * 7919 % 1009) * 3 * MIB;
             assert_eq!(note(&streams, FILE, at, 128 << 10), None, "{number}");
@@ -317,7 +395,7 @@ mod tests {
 
     #[test]
     fn many_readers_share_what_fits() {
-        let streams = Streams::new(4 * MIB, 32 * MIB);
+        let streams = Streams::new(4 * MIB, 32 * MIB, false);
         let mut lengths = [0; STREAMS];
         for at in (0..MIB).step_by(128 << 10) {
             for (number, length) in (0..).zip(&mut lengths) {
@@ -343,7 +421,7 @@ mod tests {
 
     #[test]
     fn small_files_do_not_push_out_a_stream() {
-        let streams = Streams::new(MIB, 256 * MIB);
+        let streams = Streams::new(MIB, 256 * MIB, false);
         assert_eq!(read(&streams, FILE, 0..MIB), vec![MIB..5 * MIB]);
         for number in 100..140 {
             assert_eq!(note(&streams, InodeNo(number), 0, 4096), None);
@@ -354,11 +432,11 @@ mod tests {
     #[test]
     fn nothing_without_room() {
         for limit in [0, MIB - 1] {
-            let streams = Streams::new(MIB, limit);
+            let streams = Streams::new(MIB, limit, false);
             assert_eq!(read(&streams, FILE, 0..50 * MIB), []);
         }
         // Files may end where numbers do.
-        let streams = Streams::new(MIB, 256 * MIB);
+        let streams = Streams::new(MIB, 256 * MIB, false);
         let last = u64::MAX - 2 * MIB;
         assert_eq!(note(&streams, FILE, last, MIB), Some(last + MIB..u64::MAX));
         assert_eq!(note(&streams, FILE, u64::MAX - MIB / 2, MIB), None);
