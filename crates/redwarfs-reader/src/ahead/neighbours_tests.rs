@@ -215,7 +215,7 @@ fn little_is_lost_on_a_near_server() {
             // The second number is what the first requests may cost, with which the line gets up to speed.
             let what = format!("{name}: {with:?} instead of {without:?}");
             assert!(with.millis * 100 <= without.millis * 108 + 13_000, "{what}");
-            assert!(with.unused as usize <= reads.len(), "{what}");
+            assert!(with.unused as usize <= reads.len() + 4, "{what}");
         }
     }
 }
