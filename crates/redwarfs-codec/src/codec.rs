@@ -34,6 +34,13 @@ pub(crate) fn not_in_this_build(id: CompressionId) -> Error {
     Error::Unsupported(format!("{id} compression is not in this build"))
 }
 
+/// A part of a payload that can be decoded alone.
+pub(crate) struct Part {
+    pub(crate) payload: Vec<u8>,
+    pub(crate) raw_size: u64,
+    pub(crate) stream: Box<dyn Decode>,
+}
+
 /// Decodes one payload, which is passed to every call.
 ///
 /// `Decoder` checks each call: the request does not exceed the announced size, and there is none after
@@ -79,6 +86,11 @@ pub(crate) trait Decode: Send {
     /// In how many parts the data can be decoded at the same time.
     fn parts(&self) -> u64 {
         1
+    }
+
+    /// Those of these parts that have data, if it has any parts. The others are verified. Nothing was decoded so far.
+    fn apart(&self, _payload: &[u8]) -> Result<Option<Vec<Part>>> {
+        Ok(None)
     }
 
     /// Whether a small first step costs less than decoding everything.

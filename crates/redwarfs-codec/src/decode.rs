@@ -4,7 +4,7 @@
 
 use std::num::NonZeroUsize;
 
-use crate::codec::Decode;
+use crate::codec::{Decode, Part};
 use crate::codecs::decoding;
 use crate::content::Content;
 use crate::memory::{yields, zeroed};
@@ -133,6 +133,35 @@ impl Decoder {
         self.state.fill_by_parts(&self.payload, &mut out, threads)?;
         self.finish()?;
         Ok(out)
+    }
+
+    /// A decoder for each of the [`parts`](Self::parts) that have data, in order. Each has a copy of its own bytes of the
+    /// payload. Of an `.xz` stream, what surrounds the parts is verified here, so that nothing is left to verify when all parts
+    /// have been decoded.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Corrupt`] if the start of a part is damaged, or if something has been decoded before; [`Error::Limit`] if
+    /// decoding a part would take too much memory.
+    pub fn apart(self) -> Result<Vec<Self>> {
+        if self.state.position != 0 {
+            return Err(Error::corrupt("decoding has begun"));
+        }
+        let Some(parts) = self.state.stream.apart(&self.payload)? else {
+            return Ok(vec![self]);
+        };
+        let id = self.state.id;
+        let decoder = |part: Part| Self {
+            payload: part.payload,
+            state: DecoderState {
+                id,
+                raw_size: part.raw_size,
+                position: 0,
+                progress: Progress::Running,
+                stream: part.stream,
+            },
+        };
+        Ok(parts.into_iter().map(decoder).collect())
     }
 
     /// Like [`fill`](Self::fill), into memory for all of the data: `len` bytes from

@@ -265,33 +265,38 @@ impl Image {
             }
             Ok(section)
         };
-        let load = |section: &Section, limit: u64| -> Result<Vec<u8>> {
-            let payload = payloads.read_vec(section)?;
-            let plausible = plausible_raw_size(section.length);
-            payloads.decompress(section, payload, limit.min(plausible))
-        };
+        let limit = |section: &Section, most: u64| most.min(plausible_raw_size(section.length));
         container.only_section_of_type(SectionType::METADATA_V2)?;
         let schema = find(SectionType::METADATA_V2_SCHEMA, SCHEMA_LIMIT)?;
         headers.push(schema.clone());
-        let schema = load(&schema, SCHEMA_LIMIT)?;
+        let most = limit(&schema, SCHEMA_LIMIT);
+        let schema = payloads.decompress(&schema, payloads.read_vec(&schema)?, most)?;
         let metadata = find(SectionType::METADATA_V2, METADATA_LIMIT)?;
         headers.push(metadata.clone());
         let number = archived.map(|snapshot| snapshot.number);
         let identity = ImageIdentity::of(&container, &headers, number);
         let check = options.check || !container.has_hashes();
+        let lazy = options.lazy_metadata && !check && archived.is_none();
         let plain = metadata.compression == Some(CompressionId::NONE);
         // Verifying them takes all of them, and fetching them again is slow.
         let fetched = source.is_remote();
-        let big = metadata.length >= LAZY_FROM;
-        let some = options.lazy_metadata && archived.is_none();
-        let lazy = if some && plain && !check && big && !fetched {
+        let read_later = if lazy && plain && metadata.length >= LAZY_FROM && !fetched {
             payloads.read_lazily(&metadata)?
         } else {
             None
         };
-        let bytes = match lazy {
+        let bytes = match read_later {
             Some(bytes) => FrozenBytes::from(bytes),
-            None => load(&metadata, METADATA_LIMIT)?.into(),
+            None => {
+                let payload = payloads.read_vec(&metadata)?;
+                let most = limit(&metadata, METADATA_LIMIT);
+                // The tree of a snapshot is compared as a whole.
+                if lazy && options.snapshot.is_none() {
+                    payloads.decompress_when_needed(&metadata, payload, most)?
+                } else {
+                    payloads.decompress(&metadata, payload, most)?.into()
+                }
+            }
         };
         let view = match options.ignore_xattrs {
             false => MetadataView::parse(&schema, bytes)?,

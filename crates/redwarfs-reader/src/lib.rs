@@ -65,6 +65,7 @@ mod sys;
 mod tree;
 mod users;
 mod verify;
+mod when_needed;
 mod whole;
 mod xattrs;
 

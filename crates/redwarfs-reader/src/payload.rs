@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use redwarfs_codec::Decoder;
-use redwarfs_format::frozen::LazyBytes;
+use redwarfs_format::frozen::{FrozenBytes, LazyBytes};
 use redwarfs_format::section::{
     CompressionId, Container, LeafDigests, Section, SectionHeader, SectionType, tail_pointer,
 };
@@ -18,6 +18,7 @@ use redwarfs_io::{Revision, Source};
 use crate::disk::DiskBlocks;
 use crate::error::in_section;
 use crate::verify::{KnownLeaves, PayloadCheck, TrustedDigests};
+use crate::when_needed::decode_when_needed;
 
 /// Piece in which payloads are read for hashing, and metadata is decoded
 /// (1 MiB).
@@ -31,11 +32,11 @@ const SLACK: u64 = 64 << 10;
 /// CPU cache when it is hashed.
 const HASHED_AT_ONCE: usize = 4 * LazyBytes::PART;
 
-/// Raw sizes at which metadata is decoded by several threads (1 MiB to 1 GiB).
-const BY_PARTS: RangeInclusive<usize> = 1 << 20..=1 << 30;
+/// Raw sizes at which parts of metadata are decoded by several threads, or when they are needed (1 MiB to 1 GiB).
+const BY_PARTS: RangeInclusive<u64> = 1 << 20..=1 << 30;
 
-/// Largest number of parts of metadata that several threads decode. `mkdwarfs` makes one for each
-/// table.
+/// Largest number of parts of metadata that several threads decode, or that are decoded when they are needed. `mkdwarfs`
+/// makes one for each table.
 const MOST_PARTS: u64 = 1 << 10;
 
 /// Largest number of threads that decode metadata: a few large tables take almost all of the time.
@@ -550,6 +551,31 @@ impl Payloads {
         }
         decompress_growing(id, payload, limit).map_err(|e| in_section(e, section))
     }
+
+    /// Prepares to decompress a verified payload of separate parts when they are needed. Others are decompressed as by
+    /// [`Payloads::decompress`].
+    pub(crate) fn decompress_when_needed(
+        &self,
+        section: &Section,
+        payload: Vec<u8>,
+        limit: u64,
+    ) -> Result<FrozenBytes> {
+        let id = self.compression(section)?;
+        if id == CompressionId::NONE {
+            return Ok(payload.into());
+        }
+        let decoder = Decoder::new(id, payload, limit).map_err(|e| in_section(e, section))?;
+        if by_parts(&decoder) {
+            return decode_when_needed(decoder, section).map(FrozenBytes::from);
+        }
+        let whole = decode_growing(decoder).map_err(|e| in_section(e, section))?;
+        Ok(whole.into())
+    }
+}
+
+/// Whether the parts of a payload are decoded separately.
+fn by_parts(decoder: &Decoder) -> bool {
+    (2..=MOST_PARTS).contains(&decoder.parts()) && BY_PARTS.contains(&decoder.raw_size())
 }
 
 /// Fills a payload in pieces, each from an offset in the payload on. False if it is not what it must be.
@@ -600,10 +626,13 @@ pub(crate) fn memory_for(section: &Section, len: u64) -> Result<Vec<u8>> {
 }
 
 fn decompress_growing(id: CompressionId, payload: Vec<u8>, limit: u64) -> Result<Vec<u8>> {
-    let mut decoder = Decoder::new(id, payload, limit)?;
+    decode_growing(Decoder::new(id, payload, limit)?)
+}
+
+fn decode_growing(mut decoder: Decoder) -> Result<Vec<u8>> {
     let raw_size = usize::try_from(decoder.raw_size())
         .map_err(|_| Error::Limit(format!("{} bytes of data", decoder.raw_size())))?;
-    if (2..=MOST_PARTS).contains(&decoder.parts()) && BY_PARTS.contains(&raw_size) {
+    if by_parts(&decoder) {
         let threads = available_parallelism().map_or(1, NonZero::get);
         let threads = NonZero::new(threads.min(PART_DECODERS)).unwrap_or(NonZero::<usize>::MIN);
         return decoder.decode_by_parts(threads);

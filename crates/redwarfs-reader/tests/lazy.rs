@@ -1,18 +1,21 @@
-//! Large metadata: plain ones are read when they are needed, compressed ones are decoded in parts.
+//! Large metadata: plain ones are read when they are needed, compressed ones are decoded when they are needed.
 #![allow(clippy::unwrap_used)]
 
 mod common;
 
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use common::one_file;
-use redwarfs_codec::{CodecSpec, Table};
+use redwarfs_codec::Decoder;
 use redwarfs_format::InodeNo;
+use redwarfs_format::frozen::FrozenBytes;
 use redwarfs_format::metadata::{Chunk, DirEntry, InodeData};
-use redwarfs_format::section::{CompressionId, Section, SectionHeader, SectionType};
+use redwarfs_format::section::{CompressionId, Section, SectionType};
 use redwarfs_io::{Fault, FaultSource, MemorySource};
 use redwarfs_reader::{Error, Image, ImageOffset, OpenOptions, Result};
+use redwarfs_testkit::mutate::Parts;
 
 const FILES: u32 = 30_000;
 
@@ -101,52 +104,139 @@ fn they_are_read_once_and_show_what_is_there() {
 
 /// The same image with metadata of four tables that are compressed; `damaged` bytes of them are changed
 /// before the checksum is made.
-fn compressed(plain: &[u8], damaged: &[usize]) -> Vec<u8> {
-    let (image, _) = open(plain);
-    let mut out = Vec::new();
-    for (number, section) in (0..).zip(&image.container().sections) {
-        let start = image.container().file_offset(section) as usize;
-        let payload = &plain[start..][..section.length as usize];
-        if section.ty != SectionType::METADATA_V2 {
-            let none = CompressionId::NONE;
-            out.extend(SectionHeader::seal(number, section.ty, none, payload).encode());
-            out.extend(payload);
-            continue;
-        }
-        let quarter = payload.len() / 4;
-        let tables = [0, 1, 2].map(|part| Table {
-            range: part * quarter..(part + 1) * quarter,
-            record: 4,
-        });
-        let spec: CodecSpec = "lzma:level=1".parse().unwrap();
-        let made = spec.compressor().compress_tables(payload, &tables).unwrap();
-        let mut payload = made.data.unwrap();
-        for &at in damaged {
-            payload[at] ^= 0x55;
-        }
-        out.extend(SectionHeader::seal(number, section.ty, made.id, &payload).encode());
-        out.extend(payload);
+fn compressed(plain: &[u8], codec: &str, damaged: &[usize]) -> Vec<u8> {
+    let mut parts = Parts::of(plain);
+    parts.compress_metadata(codec, 4);
+    let payload = parts.payload(SectionType::METADATA_V2).unwrap();
+    for &at in damaged {
+        payload[at] ^= 0x55;
     }
-    out
+    parts.assemble()
+}
+
+/// The places in the payload where the blocks of its `.xz` stream end.
+fn blocks(image: &Image) -> Vec<usize> {
+    let section = metadata_section(image);
+    let start = image.container().file_offset(&section);
+    let mut payload = vec![0; section.length as usize];
+    image.source().read_exact_at(start, &mut payload).unwrap();
+    let decoder = Decoder::new(CompressionId::LZMA, payload, 1 << 30).unwrap();
+    let mut at = 12;
+    let parts = decoder.apart().unwrap().into_iter();
+    parts
+        .map(|part| {
+            at += part.into_payload().len();
+            at
+        })
+        .collect()
+}
+
+/// Names and attributes of files from everywhere.
+fn files(image: &Image) -> impl Iterator<Item = Result<i64>> {
+    let some = (0..FILES).step_by(211).chain([FILES - 1]);
+    some.map(|file| time_of(image, file))
 }
 
 #[test]
-fn compressed_ones_show_the_same() {
+fn compressed_ones_are_decoded_when_they_are_needed() {
     let plain = image();
     let (lazy, _) = open(&plain);
     assert!(metadata_section(&lazy).length >= 1 << 20);
-    let bytes = compressed(&plain, &[]);
+    let bytes = compressed(&plain, "lzma:level=1", &[]);
     assert!(bytes.len() < plain.len());
-    let (image, _) = open(&bytes);
+    let (image, source) = open(&bytes);
+    let reads = source.reads();
+    let in_memory = |image: &Image| image.metadata().bytes().in_memory().count();
+    let before = in_memory(&image);
+    assert_eq!(time_of(&image, 3).unwrap(), 3 * 12_345);
+    let after = in_memory(&image);
+    image.metadata().bytes().load_all().unwrap();
+    let all = in_memory(&image);
+    assert!(before < after && after < all, "{before} {after} {all}");
+    let data: Vec<u8> = image
+        .metadata()
+        .bytes()
+        .in_memory()
+        .flatten()
+        .copied()
+        .collect();
+    lazy.metadata().bytes().load_all().unwrap();
+    let expected: Vec<u8> = lazy
+        .metadata()
+        .bytes()
+        .in_memory()
+        .flatten()
+        .copied()
+        .collect();
+    assert!(data == expected);
     for file in (0..FILES).step_by(11) {
         assert_eq!(time_of(&image, file).unwrap(), i64::from(file) * 12_345);
     }
-    for damaged in [&[1000][..], &[20_000], &[1000, 20_000]] {
-        let source = Arc::new(MemorySource::new(compressed(&plain, damaged)));
-        let e = Image::from_source(source, &options()).unwrap_err();
-        assert!(matches!(e, Error::Corrupt { .. }), "{e}");
-        assert!(e.to_string().contains("section 2"), "{e}");
+    assert_eq!(source.reads(), reads);
+    // Others are decoded as a whole.
+    let whole = compressed(&plain, "zstd:level=1", &[]);
+    let (image, _) = open(&whole);
+    assert!(matches!(image.metadata().bytes(), FrozenBytes::Whole(_)));
+    assert_eq!(time_of(&image, 3).unwrap(), 3 * 12_345);
+}
+
+#[test]
+fn many_threads_decode_and_see_the_same() {
+    let bytes = compressed(&image(), "lzma:level=1", &[]);
+    for _ in 0..8 {
+        let (image, _) = open(&bytes);
+        image.load_metadata(Duration::from_micros(1)).unwrap();
+        thread::scope(|scope| {
+            for thread in 0..4 {
+                let image = &image;
+                scope.spawn(move || {
+                    for file in (0..FILES).skip(thread * 97).step_by(389) {
+                        assert_eq!(time_of(image, file).unwrap(), i64::from(file) * 12_345);
+                    }
+                });
+            }
+        });
     }
+}
+
+#[test]
+fn a_damaged_table_is_an_error_of_what_needs_it() {
+    let plain = image();
+    let (good, _) = open(&compressed(&plain, "lzma:level=1", &[]));
+    let ends = blocks(&good);
+    assert_eq!(ends.len(), 4);
+    let mut opened = 0;
+    // Headers, data and check values of all tables.
+    for (start, end) in [12].iter().chain(&ends).zip(&ends) {
+        for at in [*start + 1, start.midpoint(*end), *end - 1] {
+            let bytes = compressed(&plain, "lzma:level=1", &[at]);
+            let source = Arc::new(MemorySource::new(bytes));
+            let is_right = |e: &Error| {
+                assert!(matches!(e, Error::Corrupt { .. }), "{e}");
+                assert!(e.to_string().contains("section 2"), "{e}");
+            };
+            // As all programs do that do not mount.
+            let whole = Image::from_source(source.clone(), &OpenOptions::default());
+            is_right(&whole.unwrap_err());
+            match Image::from_source(source, &options()) {
+                Err(e) => is_right(&e),
+                Ok(image) => {
+                    opened += 1;
+                    let failed: Vec<_> = files(&image).filter_map(Result::err).collect();
+                    assert!(!failed.is_empty(), "{at}");
+                    failed.iter().for_each(is_right);
+                    // And so it stays, with the same words.
+                    let again: Vec<_> = files(&image).filter_map(Result::err).collect();
+                    let texts = |errors: &[Error]| -> Vec<_> {
+                        errors.iter().map(ToString::to_string).collect()
+                    };
+                    assert_eq!(texts(&again).last(), texts(&failed).last());
+                    is_right(&image.metadata().bytes().load_all().unwrap_err());
+                }
+            }
+        }
+    }
+    assert!(opened >= 2, "{opened}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use liblzma_sys as sys;
 
 use super::coder::{Coder, check_decoder, decoder_error};
 use super::layout::{self, Layout};
-use crate::codec::Decode;
+use crate::codec::{Decode, Part};
 use crate::{Error, Result};
 
 /// The smallest dictionary that liblzma accepts, in bytes.
@@ -120,7 +120,19 @@ impl XzDecoder {
         record: layout::Record,
         out: &mut [u8],
     ) -> Result<()> {
-        let mut alone = Self {
+        let mut alone = Self::alone(layout, payload, start, record)?;
+        alone.fill(payload, out, 0, true)?;
+        alone.finish(payload)
+    }
+
+    /// A decoder for the block at `start`. In a box, because the coder has begun and stays where it is.
+    fn alone(
+        layout: &Layout,
+        payload: &[u8],
+        start: usize,
+        record: layout::Record,
+    ) -> Result<Box<Self>> {
+        let mut alone = Box::new(Self {
             layout: layout.clone(),
             coder: Coder::new(),
             block: None,
@@ -129,10 +141,9 @@ impl XzDecoder {
             records_taken: layout.count,
             position: start,
             block_end: start,
-        };
+        });
         alone.enter_block(payload, record)?;
-        alone.fill(payload, out, 0, true)?;
-        alone.finish(payload)
+        Ok(alone)
     }
 
     /// Runs the coder once over the current block. Returns how many bytes it
@@ -252,6 +263,36 @@ impl Decode for XzDecoder {
         threads: NonZeroUsize,
     ) -> Result<()> {
         self.fill_apart(payload, out, threads.get())
+    }
+
+    fn apart(&self, payload: &[u8]) -> Result<Option<Vec<Part>>> {
+        let mut parts = Vec::new();
+        let mut next_record = self.layout.records;
+        let mut start = self.layout.blocks;
+        for _ in 0..self.layout.count {
+            let record = layout::next_record(payload, &mut next_record)
+                .ok_or_else(|| Error::corrupt("xz index is damaged"))?;
+            let end = self.end_of_block(start, record)?;
+            let block = payload
+                .get(start..end)
+                .ok_or_else(|| Error::corrupt("xz block exceeds the stream"))?;
+            let layout = Layout {
+                index: block.len(),
+                ..self.layout.clone()
+            };
+            let mut stream = Self::alone(&layout, block, 0, record)?;
+            if record.raw == 0 {
+                stream.finish(block)?;
+            } else {
+                parts.push(Part {
+                    payload: block.to_vec(),
+                    raw_size: record.raw,
+                    stream,
+                });
+            }
+            start = end;
+        }
+        Ok(Some(parts))
     }
 
     /// Each block can be decoded separately.

@@ -76,6 +76,11 @@ impl<'a> BitSource<'a> {
         Self(Bytes::Lazy(data))
     }
 
+    /// Whether bytes are loaded when they are needed.
+    pub(crate) fn is_lazy(&self) -> bool {
+        matches!(self.0, Bytes::Lazy(_))
+    }
+
     fn byte_len(&self) -> usize {
         match self.0 {
             Bytes::Whole(data) => data.len(),

@@ -53,7 +53,7 @@ impl FrozenBytes {
         let parts = lazy.into_iter().flat_map(|lazy| &lazy.parts);
         whole
             .into_iter()
-            .chain(parts.filter_map(|part| part.get().map(AsRef::as_ref)))
+            .chain(parts.filter_map(|part| part.bytes.get().map(AsRef::as_ref)))
     }
 
     /// Loads the parts that are not in memory.
@@ -80,20 +80,30 @@ impl From<LazyBytes> for FrozenBytes {
     }
 }
 
-/// Makes the bytes of a range, as many as it has.
-type Load = dyn Fn(Range<usize>) -> Result<Box<[u8]>> + Send + Sync;
+/// Takes the bytes of a part, and where it starts.
+type Put<'a> = dyn Fn(usize, Box<[u8]>) + 'a;
+
+/// Puts at least the part of a range.
+type Load = dyn Fn(Range<usize>, &Put<'_>) -> Result<()> + Send + Sync;
 
 /// Bytes that are loaded in parts of 64 KiB when something in them is used for the first time, and
-/// stay: 24 bytes for each part, and those parts. If a part cannot be loaded, the access that needs it
-/// gets an [`Error::Io`], and the next access tries again. No lock is held while loading.
+/// stay: 36 bytes for each part, and those parts. If a part cannot be loaded, the access that needs it
+/// gets the error, and the next access tries again. A part that is there is read without a lock.
 pub struct LazyBytes {
     len: usize,
-    parts: Box<[OnceLock<Box<[u8]>>]>,
+    parts: Box<[Part]>,
+    /// The number of the part at each multiple of 64 KiB.
+    at: Box<[u32]>,
     load: Box<Load>,
 }
 
+struct Part {
+    start: usize,
+    bytes: OnceLock<Box<[u8]>>,
+}
+
 impl LazyBytes {
-    /// Size of all parts but the last, in bytes.
+    /// Largest size of a part, and that of all parts but the last of a table, in bytes.
     pub const PART: usize = 64 << 10;
 
     /// `len` bytes. `load` returns the bytes of a range, which is a whole part. Several threads may
@@ -102,11 +112,37 @@ impl LazyBytes {
         len: usize,
         load: impl Fn(Range<usize>) -> Result<Box<[u8]>> + Send + Sync + 'static,
     ) -> Self {
+        Self::of_tables(&[len], move |range, put| {
+            put(range.start, load(range)?);
+            Ok(())
+        })
+    }
+
+    /// The bytes of tables that end at `ends`, which ascend. No part reaches from one table into another, and loading a part
+    /// may yield others, as decoding does. `load` passes the part of a range to a function with its start, and may pass others.
+    /// What is there already, or is not a whole part, is ignored. Several threads may call `load` at once, also for the same
+    /// part.
+    pub fn of_tables(
+        ends: &[usize],
+        load: impl Fn(Range<usize>, &Put<'_>) -> Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let (mut parts, mut at) = (Vec::new(), Vec::new());
+        let mut start = 0;
+        for &end in ends {
+            while start < end {
+                let next = start.saturating_add(Self::PART).min(end);
+                while at.len() * Self::PART < next {
+                    at.push(u32::try_from(parts.len()).unwrap_or(u32::MAX));
+                }
+                let bytes = OnceLock::new();
+                parts.push(Part { start, bytes });
+                start = next;
+            }
+        }
         Self {
-            len,
-            parts: (0..len.div_ceil(Self::PART))
-                .map(|_| OnceLock::new())
-                .collect(),
+            len: start,
+            parts: parts.into(),
+            at: at.into(),
             load: Box::new(load),
         }
     }
@@ -115,11 +151,32 @@ impl LazyBytes {
         self.len
     }
 
+    /// The number of the part that a byte is in, and the place of the byte in that part.
+    #[inline]
+    fn find(&self, byte: usize) -> (usize, usize) {
+        let of = self.at.get(byte / Self::PART);
+        let mut index = of.map_or(self.parts.len(), |index| *index as usize);
+        // Between two multiples of 64 KiB there is one start, unless a table ends there.
+        if self.start(index + 1) <= byte {
+            index += 1;
+            if self.start(index + 1) <= byte {
+                index = self.parts.partition_point(|part| part.start <= byte);
+                index = index.saturating_sub(1);
+            }
+        }
+        (index, byte.saturating_sub(self.start(index)))
+    }
+
+    #[inline]
+    fn start(&self, index: usize) -> usize {
+        self.parts.get(index).map_or(self.len, |part| part.start)
+    }
+
     /// A part; empty after the last one.
     #[inline]
     fn part(&self, index: usize) -> Result<&[u8]> {
-        match self.parts.get(index).map(OnceLock::get) {
-            Some(Some(part)) => Ok(part),
+        match self.parts.get(index).map(|part| part.bytes.get()) {
+            Some(Some(bytes)) => Ok(bytes),
             Some(None) => self.load_part(index),
             None => Ok(&[]),
         }
@@ -127,15 +184,21 @@ impl LazyBytes {
 
     #[cold]
     fn load_part(&self, index: usize) -> Result<&[u8]> {
-        let start = index * Self::PART;
-        let range = start..(start + Self::PART).min(self.len);
-        let part = (self.load)(range.clone())?;
-        if part.len() != range.len() {
+        let range = |index| self.start(index)..self.start(index + 1);
+        (self.load)(range(index), &|start, bytes| {
+            let (index, within) = self.find(start);
+            if let Some(part) = self.parts.get(index)
+                && within == 0
+                && bytes.len() == range(index).len()
+            {
+                let _ = part.bytes.set(bytes);
+            }
+        })?;
+        let part = self.parts.get(index).and_then(|part| part.bytes.get());
+        part.map(AsRef::as_ref).ok_or_else(|| {
             let what = "a part of the metadata has another length";
-            return Err(io::Error::new(io::ErrorKind::InvalidData, what).into());
-        }
-        // The part is in the list: its number comes from `part`.
-        Ok(self.parts[index].get_or_init(|| part))
+            io::Error::new(io::ErrorKind::InvalidData, what).into()
+        })
     }
 
     /// As [`load_bits`]: bits beyond the end read as 0.
@@ -146,22 +209,26 @@ impl LazyBytes {
             return Ok(0);
         }
         let start = usize::try_from(bit >> 3).unwrap_or(usize::MAX);
-        let within = start % Self::PART;
-        if within + 9 <= Self::PART {
-            let part = self.part(start / Self::PART)?;
-            return Ok(load_bits(part, (within as u64) << 3 | (bit & 7), width));
+        let (index, within) = self.find(start);
+        let part = self.part(index)?;
+        let shift = bit & 7;
+        let count = (shift as usize + width as usize).div_ceil(8);
+        if part.len().saturating_sub(within) >= count {
+            return Ok(load_bits(part, (within as u64) << 3 | shift, width));
         }
-        // 64 bits that do not begin with a byte reach into nine bytes.
-        let bytes = self.copy(start..start.saturating_add(9).min(self.len).max(start))?;
-        Ok(load_bits(&bytes, bit & 7, width))
+        // Not more: the next part may be of a table that is not needed.
+        let bytes = self.copy(start..start.saturating_add(count).min(self.len).max(start))?;
+        Ok(load_bits(&bytes, shift, width))
     }
 
     /// A range that lies inside.
     pub(super) fn bytes(&self, range: Range<usize>) -> Result<Cow<'_, [u8]>> {
-        let index = range.start / Self::PART;
-        let start = index * Self::PART;
-        let within = range.start - start..range.end.saturating_sub(start);
-        match self.part(index)?.get(within) {
+        if range.is_empty() {
+            return Ok(Cow::Borrowed(&[]));
+        }
+        let (index, within) = self.find(range.start);
+        let part = self.part(index)?;
+        match part.get(within..within.saturating_add(range.len())) {
             Some(bytes) => Ok(Cow::Borrowed(bytes)),
             None => self.copy(range).map(Cow::Owned),
         }
@@ -172,8 +239,8 @@ impl LazyBytes {
         let mut bytes = Vec::with_capacity(range.len());
         let mut at = range.start;
         while at < range.end {
-            let part = self.part(at / Self::PART)?;
-            let rest = part.get(at % Self::PART..).unwrap_or_default();
+            let (index, within) = self.find(at);
+            let rest = self.part(index)?.get(within..).unwrap_or_default();
             let rest = &rest[..rest.len().min(range.end - at)];
             if rest.is_empty() {
                 return Err(Error::corrupt("metadata lies outside of the data"));
@@ -187,7 +254,7 @@ impl LazyBytes {
 
 impl fmt::Debug for LazyBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let loaded = self.parts.iter().filter(|part| part.get().is_some());
+        let loaded = self.parts.iter().filter(|part| part.bytes.get().is_some());
         f.debug_struct("LazyBytes")
             .field("len", &self.len)
             .field("loaded", &loaded.count())
@@ -278,6 +345,66 @@ mod tests {
         assert_eq!(loads.load(Relaxed), 6);
         assert_eq!(sizes(&bytes), [PART, PART, PART, PART, PART, 1]);
         assert_eq!(bytes.in_memory().collect::<Vec<_>>().concat(), *data);
+    }
+
+    /// Tables with these ends; loading a part also yields all parts before it in its table.
+    fn tables(ends: &'static [usize], data: &Arc<[u8]>) -> (LazyBytes, Arc<AtomicU32>) {
+        let loads = Arc::new(AtomicU32::new(0));
+        let (data, counted) = (Arc::clone(data), Arc::clone(&loads));
+        let lazy = LazyBytes::of_tables(ends, move |range, put| {
+            counted.fetch_add(1, Relaxed);
+            // What is no part is ignored.
+            put(range.start + 1, Box::default());
+            put(range.start, Box::default());
+            put(usize::MAX, Box::default());
+            let table = ends.iter().rposition(|end| *end <= range.start);
+            let mut start = table.map_or(0, |table| ends[table]);
+            while start < range.end {
+                let end = (start + PART).min(range.end);
+                put(start, data[start..end].into());
+                start = end;
+            }
+            Ok(())
+        });
+        (lazy, loads)
+    }
+
+    #[test]
+    fn tables_are_loaded_apart() {
+        let ends = &[0, 5, 2 * PART + 7, 2 * PART + 7, 2 * PART + 20, 5 * PART];
+        let data = data(5 * PART);
+        let (lazy, loads) = tables(ends, &data);
+        let bytes = FrozenBytes::from(lazy);
+        let bits = bytes.bits();
+        let sizes = |bytes: &FrozenBytes| bytes.in_memory().map(<[u8]>::len).collect::<Vec<_>>();
+        assert_eq!(bytes.len(), data.len());
+        // The last bits of a table do not need the next one.
+        bits.load(8 * 5 - 1, 1).unwrap();
+        bits.load(8 * 2 * PART as u64, 56).unwrap();
+        bits.bytes(2 * PART as u64, 7).unwrap();
+        assert_eq!(sizes(&bytes), [5, PART, PART, 2]);
+        assert_eq!(loads.load(Relaxed), 3);
+        bytes.load_all().unwrap();
+        assert_eq!(loads.load(Relaxed), 7);
+        assert_eq!(sizes(&bytes), [5, PART, PART, 2, 13, PART, PART, PART - 20]);
+        assert_eq!(bytes.in_memory().collect::<Vec<_>>().concat(), *data);
+        let (lazy, _) = tables(ends, &data);
+        for byte in (0..40)
+            .chain(2 * PART - 12..2 * PART + 40)
+            .chain(5 * PART - 12..5 * PART)
+        {
+            for bit in (byte as u64 * 8..).take(8) {
+                for width in [1, 9, 33, 64] {
+                    let expected = load_bits(&data, bit, width);
+                    assert_eq!(lazy.bits(bit, width).unwrap(), expected, "{bit} {width}");
+                }
+            }
+            for end in byte..(byte + 30).min(data.len()) {
+                assert_eq!(*lazy.bytes(byte..end).unwrap(), data[byte..end]);
+            }
+        }
+        let (none, _) = tables(&[], &data);
+        assert_eq!((none.len(), none.bits(0, 64).unwrap()), (0, 0));
     }
 
     #[test]

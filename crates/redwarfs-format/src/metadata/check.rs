@@ -155,6 +155,7 @@ impl Check<'_> {
         let (parent, first, own) = (list.column(1)?, list.column(2)?, list.column(3)?);
         let entries = t.entry_count;
         let last = list.len() - 1;
+        t.dirs.unpack(data)?;
         ensure(
             t.dirs.first.get(data, 0)? == 1 && t.dirs.first.get(data, last)? == entries,
             || "directories do not cover the entries".into(),
@@ -302,6 +303,8 @@ impl Check<'_> {
         let [_, r, d, _] = t.offsets;
         let shared = match &t.shared {
             Numbers::Unpacked(list) => list.last().map_or(0, |s| u64::from(*s) + 1),
+            // Shared files have counts, no differences.
+            Numbers::Packed(_) => 0,
             Numbers::InPlace(table) => {
                 let mut current = 0;
                 let mut run = 0u32;

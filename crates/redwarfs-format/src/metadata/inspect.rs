@@ -313,9 +313,9 @@ impl MetadataView {
     pub fn directory_record(&self, i: u32) -> Result<Directory> {
         let (dirs, data) = (&self.t.dirs, self.data());
         Ok(Directory {
-            parent_entry: dirs.parent.get(data, i)?,
+            parent_entry: dirs.parent(data, i)?,
             first_entry: dirs.first.get(data, i)?,
-            self_entry: dirs.own.get(data, i)?,
+            self_entry: dirs.own(data, i)?,
         })
     }
 

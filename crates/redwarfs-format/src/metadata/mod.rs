@@ -5,6 +5,7 @@
 
 mod categories;
 mod check;
+mod directories;
 mod encoded;
 mod extents;
 mod inspect;

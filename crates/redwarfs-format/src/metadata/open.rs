@@ -1,10 +1,12 @@
-//! Opening: resolving all tables, unpacking packed ones, and the basic checks (section 12.1).
+//! Opening: resolving all tables, and the basic checks (section 12.1). Most packed tables of metadata that are loaded when
+//! they are needed are unpacked when they are first used, all others here.
 
 use std::collections::BTreeSet;
 
+use super::directories::Directories;
 use super::model::{FsOptions, Metadata};
 use super::strings::Strings;
-use super::table::{Column, List, Numbers, Place};
+use super::table::{Column, Numbers, Place};
 use super::types::FileType;
 use super::view::bad;
 use super::xattrs::{FlagColumns, XattrColumns};
@@ -19,18 +21,6 @@ const KNOWN_FEATURES: [&[u8]; 1] = [SPARSE_FILES];
 const MAX_FEATURES: u32 = 4096;
 /// More bytes than the names of all features will have.
 const MAX_FEATURE_BYTES: u64 = 64 << 10;
-
-/// Directories by inode number, plus a sentinel.
-#[derive(Debug, Default)]
-pub(super) struct Directories {
-    pub(super) first: Numbers,
-    /// Entry index, or inode number in format 2.2.
-    pub(super) parent: Numbers,
-    /// Entry index; unused in format 2.2.
-    pub(super) own: Numbers,
-    /// `own` is read from the image.
-    pub(super) own_stored: bool,
-}
 
 /// A map from u32 to u64.
 #[derive(Debug)]
@@ -172,19 +162,6 @@ fn features(place: Place<'_>, data: BitSource<'_>) -> Result<BTreeSet<Vec<u8>>> 
     }
 }
 
-/// Sums of the stored differences.
-fn prefix_sums(column: Column, data: BitSource<'_>, what: &str) -> Result<Vec<u32>> {
-    let mut sum = 0u32;
-    (0..column.len())
-        .map(|i| {
-            sum = sum
-                .checked_add(column.get32(data, i)?)
-                .ok_or_else(|| bad(format!("packed {what} table: sum exceeds 32 bits")))?;
-            Ok(sum)
-        })
-        .collect()
-}
-
 /// Shared files from their counts; at most `limit` of them.
 fn unpack_shared(column: Column, data: BitSource<'_>, limit: u32) -> Result<Vec<u32>> {
     let mut out = Vec::new();
@@ -197,68 +174,6 @@ fn unpack_shared(column: Column, data: BitSource<'_>, limit: u32) -> Result<Vec<
         out.resize(out.len() + n as usize, s);
     }
     Ok(out)
-}
-
-impl Directories {
-    fn open(
-        list: &List<'_>,
-        data: BitSource<'_>,
-        packed: bool,
-        legacy: bool,
-        entry_inode: Column,
-        count: u32,
-    ) -> Result<Self> {
-        let own = list.column(3)?;
-        let mut dirs = Self {
-            first: Numbers::InPlace(list.column(2)?),
-            parent: Numbers::InPlace(list.column(1)?),
-            own: Numbers::InPlace(own),
-            own_stored: !packed && (own.width() > 0 || list.len() <= 2),
-        };
-        if packed {
-            dirs.first = Numbers::Unpacked(prefix_sums(list.column(2)?, data, "directory")?);
-        }
-        if legacy || dirs.own_stored {
-            if packed {
-                return Err(bad("packed directories in an image of the old entry model"));
-            }
-            return Ok(dirs);
-        }
-        // `own` is found by looking for the directories among all entries.
-        let mut own = vec![u32::MAX; count as usize];
-        for e in 0..entry_inode.len() {
-            let ino = entry_inode.get32(data, e)?;
-            if let Some(slot) = own.get_mut(ino as usize) {
-                if *slot != u32::MAX {
-                    return Err(bad(format!("directory {ino} has several entries")));
-                }
-                *slot = e;
-            }
-        }
-        if own.contains(&u32::MAX) {
-            return Err(bad("a directory has no entry"));
-        }
-        if packed {
-            // Every directory has one entry, and the range that contains it is its parent's, so
-            // no walk from the root is needed; cycles are a matter for the full check.
-            let mut parent = vec![0u32; count as usize + 1];
-            for dir in 0..count {
-                let range = dirs.first.get(data, dir)?..dirs.first.get(data, dir + 1)?;
-                for e in range.start..range.end.min(entry_inode.len()) {
-                    let ino = entry_inode.get32(data, e)? as usize;
-                    if ino < own.len()
-                        && let Some(slot) = parent.get_mut(ino)
-                    {
-                        *slot = own.get(dir as usize).copied().unwrap_or(0);
-                    }
-                }
-            }
-            dirs.parent = Numbers::Unpacked(parent);
-        }
-        own.push(0);
-        dirs.own = Numbers::Unpacked(own);
-        Ok(dirs)
-    }
 }
 
 impl Tables {
@@ -342,7 +257,6 @@ impl Tables {
         }
         let dirs = Directories::open(
             &directories,
-            data,
             options.packed_directories,
             entry_table.is_some(),
             entry_inode,
@@ -391,7 +305,7 @@ impl Tables {
             return Err(bad("more shared files than regular files"));
         }
         let chunk_table = if options.packed_chunk_table {
-            Numbers::Unpacked(prefix_sums(chunk_table, data, "chunk")?)
+            Numbers::packed(chunk_table, false, "packed chunk table")
         } else {
             Numbers::InPlace(chunk_table)
         };
@@ -462,6 +376,20 @@ impl Tables {
             create_timestamp: root.member(23)?.read()?,
             separator: root.member(26)?.read()?,
         };
+        // Where all bytes are there, a table that cannot be unpacked is an error of opening.
+        if !data.is_lazy() {
+            tables.unpack(data)?;
+        }
         Ok((node, tables))
+    }
+    /// Unpacks all tables that are unpacked when they are first used.
+    ///
+    /// # Errors
+    /// `Corrupt` if one cannot be unpacked, and the errors of loading `data`.
+    fn unpack(&self, data: BitSource<'_>) -> Result<()> {
+        self.dirs.unpack(data)?;
+        self.chunk_table.unpack(data)?;
+        self.names.unpack(data)?;
+        self.targets.unpack(data)
     }
 }

@@ -52,16 +52,7 @@ impl Strings {
             ));
         }
         let starts = if table.member(4)?.read::<bool>()? {
-            let mut sum = 0u32;
-            let mut list = Vec::with_capacity(index.len() as usize + 1);
-            list.push(0);
-            for i in 0..index.len() {
-                sum = sum
-                    .checked_add(index.get32(data, i)?)
-                    .ok_or_else(|| Error::corrupt("string table: index exceeds 32 bits"))?;
-                list.push(sum);
-            }
-            Numbers::Unpacked(list)
+            Numbers::packed(index, true, "string table")
         } else {
             if index.len() == 0 {
                 return Err(Error::corrupt("string table: empty index"));
@@ -109,6 +100,17 @@ impl Strings {
             start,
             byte_stride: list.byte_stride(),
         })
+    }
+
+    /// Unpacks the index if that was not done yet.
+    ///
+    /// # Errors
+    /// Those of [`Numbers::get`].
+    pub(super) fn unpack(&self, data: BitSource<'_>) -> Result<()> {
+        match self {
+            Self::Plain { .. } => Ok(()),
+            Self::Compact { starts, .. } => starts.unpack(data),
+        }
     }
 
     /// Number of strings.

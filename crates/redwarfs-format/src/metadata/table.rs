@@ -1,5 +1,7 @@
 //! Resolved places of tables inside the frozen bytes.
 
+use std::sync::OnceLock;
+
 use crate::error::{Error, Result};
 use crate::frozen::{BitSource, Kid, Node, Pos, Value, element, locate};
 
@@ -56,21 +58,94 @@ impl Column {
     }
 }
 
-/// A list of numbers that is either read in place or was unpacked.
+/// A list of numbers that is read in place, was unpacked, or is unpacked when it is first used.
 #[derive(Debug)]
 pub(super) enum Numbers {
     InPlace(Column),
     Unpacked(Vec<u32>),
+    Packed(Differences),
+}
+
+/// Numbers of which the image has the differences.
+#[derive(Debug)]
+pub(super) struct Differences {
+    column: Column,
+    /// The first number is 0 and not in the column.
+    from_zero: bool,
+    /// The name of the table, for errors.
+    what: &'static str,
+    sums: OnceLock<Vec<u32>>,
+}
+
+impl Differences {
+    /// The numbers. The first call adds up all differences: four bytes for each.
+    ///
+    /// # Errors
+    /// `Corrupt` if a number exceeds 32 bits, and the errors of [`Column::get`].
+    #[inline]
+    fn sums(&self, data: BitSource<'_>) -> Result<&[u32]> {
+        match self.sums.get() {
+            Some(sums) => Ok(sums),
+            None => self.add_up(data),
+        }
+    }
+
+    #[cold]
+    fn add_up(&self, data: BitSource<'_>) -> Result<&[u32]> {
+        let mut sums = Vec::with_capacity(self.len() as usize);
+        if self.from_zero {
+            sums.push(0);
+        }
+        let mut sum = 0u32;
+        for i in 0..self.column.len() {
+            let what = || Error::corrupt(format!("{}: sum exceeds 32 bits", self.what));
+            sum = sum
+                .checked_add(self.column.get32(data, i)?)
+                .ok_or_else(what)?;
+            sums.push(sum);
+        }
+        Ok(self.sums.get_or_init(|| sums))
+    }
+
+    fn len(&self) -> u32 {
+        self.column.len().saturating_add(self.from_zero.into())
+    }
 }
 
 impl Numbers {
+    /// The sums of the differences in `column`, after a zero if they begin `from_zero`. Errors name
+    /// the table as `what`.
+    pub(super) fn packed(column: Column, from_zero: bool, what: &'static str) -> Self {
+        Self::Packed(Differences {
+            column,
+            from_zero,
+            what,
+            sums: OnceLock::new(),
+        })
+    }
+
+    /// Unpacks the numbers if that was not done yet.
+    ///
+    /// # Errors
+    /// Those of [`Numbers::get`].
+    pub(super) fn unpack(&self, data: BitSource<'_>) -> Result<()> {
+        match self {
+            Self::Packed(differences) => differences.sums(data).map(drop),
+            Self::InPlace(_) | Self::Unpacked(_) => Ok(()),
+        }
+    }
+
     /// Element `i`; 0 if there is none.
     ///
     /// # Errors
-    /// As [`Column::get`].
+    /// As [`Column::get`], and `Corrupt` if the numbers cannot be unpacked.
     #[inline]
     pub(super) fn get(&self, data: BitSource<'_>, i: u32) -> Result<u32> {
         match self {
+            Self::Packed(differences) => {
+                let sums = differences.sums(data)?;
+                Ok(sums.get(i as usize).copied().unwrap_or(0))
+            }
             Self::InPlace(column) => column.get32(data, i),
             Self::Unpacked(list) => Ok(list.get(i as usize).copied().unwrap_or(0)),
         }
@@ -85,6 +160,7 @@ impl Numbers {
         match self {
             Self::InPlace(column) => column.len(),
             Self::Unpacked(list) => list.len() as u32,
+            Self::Packed(differences) => differences.len(),
         }
     }
 }

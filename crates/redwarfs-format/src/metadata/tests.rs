@@ -2,8 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::sync::Arc;
+
 use super::*;
-use crate::frozen::{Field, Layout, Schema};
+use crate::error::{Error, Result};
+use crate::frozen::{Field, Layout, LazyBytes, Schema};
 use crate::ids::{BlockNo, EntryIndex, InodeNo};
 
 const SCHEMA: &str = "111b2d4c001500140a1b0018000002150014041b0018000004150014081b0018000006150014101b\
@@ -495,4 +498,114 @@ fn strings_that_share_their_bytes_are_not_multiplied() {
     schema.layouts[at].bits = 0;
     let e = thaw(&schema.encode(), &frozen.data).unwrap_err();
     assert!(e.to_string().contains("overlap"), "{e}");
+}
+
+/// The metadata as bytes that are all there, and as bytes that are loaded when they are needed.
+fn both_ways(metadata: &Metadata) -> [Result<MetadataView>; 2] {
+    let frozen = freeze(metadata).unwrap();
+    let data: Arc<[u8]> = frozen.data.clone().into();
+    let lazy = LazyBytes::new(data.len(), move |range| Ok(data[range].into()));
+    [
+        MetadataView::parse(&frozen.schema, frozen.data),
+        MetadataView::parse(&frozen.schema, lazy),
+    ]
+}
+
+#[test]
+fn packed_tables_that_are_wrong_are_errors_of_opening_or_of_using() {
+    type Use = fn(&MetadataView) -> Result<()>;
+    type Change = fn(&mut Metadata);
+    fn packed() -> Metadata {
+        let mut metadata = example();
+        let packing = Packing {
+            names: false,
+            symlinks: false,
+            ..Packing::all()
+        };
+        metadata.pack(&packing);
+        for table in [&mut metadata.compact_names, &mut metadata.compact_symlinks] {
+            let table = table.as_mut().unwrap();
+            table.index = table.index.windows(2).map(|two| two[1] - two[0]).collect();
+            table.packed_index = true;
+        }
+        metadata
+    }
+    fn too_long(table: &mut Option<StringTable>) {
+        let lengths = &mut table.as_mut().unwrap().index;
+        lengths[0] = u32::MAX;
+        lengths.push(1);
+    }
+    let of_directory: [Use; 2] = [
+        |view| view.parent(InodeNo(1)).map(drop),
+        |view| view.self_entry(InodeNo(0)).map(drop),
+    ];
+    let entries: Use = |view| view.entries(InodeNo(1)).map(drop);
+    let name: Use = |view| view.entry_name(EntryIndex(1)).map(drop);
+    let target: Use = |view| {
+        let first = view.counts().symlink_offset;
+        view.stat(InodeNo(first)).map(drop)
+    };
+    let chunks: Use = |view| view.content_extents(0).map(drop);
+    let all = [
+        of_directory[0],
+        of_directory[1],
+        entries,
+        name,
+        target,
+        chunks,
+    ];
+    let [whole, lazy] = both_ways(&packed()).map(Result::unwrap);
+    for used in all {
+        used(&whole).unwrap();
+        used(&lazy).unwrap();
+    }
+    let cases: [(Change, &[usize]); 6] = [
+        (
+            |m| {
+                m.chunk_table[0] = u32::MAX;
+                m.chunk_table[1] = 1;
+            },
+            &[5],
+        ),
+        (
+            |m| {
+                m.directories[0].first_entry = u32::MAX;
+                m.directories[1].first_entry = 1;
+            },
+            &[0, 1, 2],
+        ),
+        (
+            |m| m.dir_entries.as_mut().unwrap()[1].inode_num = 0,
+            &[0, 1],
+        ),
+        (
+            |m| {
+                for entry in m.dir_entries.as_mut().unwrap() {
+                    entry.inode_num = entry.inode_num.max(2);
+                }
+            },
+            &[0, 1],
+        ),
+        (|m| too_long(&mut m.compact_names), &[3]),
+        (|m| too_long(&mut m.compact_symlinks), &[4]),
+    ];
+    for (case, (change, fails)) in cases.into_iter().enumerate() {
+        let mut metadata = packed();
+        change(&mut metadata);
+        let [whole, lazy] = both_ways(&metadata);
+        assert!(matches!(whole, Err(Error::Corrupt { .. })), "{case}");
+        let lazy = lazy.unwrap();
+        for _ in 0..2 {
+            for (number, used) in all.into_iter().enumerate() {
+                let result = used(&lazy);
+                let expected = fails.contains(&number);
+                assert_eq!(result.is_err(), expected, "{case} {number} {result:?}");
+                if let Err(e) = result {
+                    assert!(matches!(e, Error::Corrupt { .. }), "{e}");
+                }
+            }
+        }
+        let checked = lazy.check(1, None);
+        assert!(matches!(checked, Err(Error::Corrupt { .. })), "{case}");
+    }
 }

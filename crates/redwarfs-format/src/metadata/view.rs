@@ -472,7 +472,7 @@ impl MetadataView {
         }
         Ok(EntryIndex(match &self.t.entry_table {
             Some(table) => table.get32(self.data(), dir.0)?,
-            None => self.t.dirs.own.get(self.data(), dir.0)?,
+            None => self.t.dirs.own(self.data(), dir.0)?,
         }))
     }
 
@@ -484,7 +484,10 @@ impl MetadataView {
         if dir.0 >= self.t.offsets[0] {
             return Err(bad(format!("inode {dir} is not a directory")));
         }
-        let parent = self.t.dirs.parent.get(self.data(), dir.0)?;
+        if dir == InodeNo::ROOT {
+            return Ok(dir);
+        }
+        let parent = self.t.dirs.parent(self.data(), dir.0)?;
         let parent = match &self.t.entry_table {
             Some(_) => InodeNo(parent),
             None => self.entry_inode(EntryIndex(parent))?,

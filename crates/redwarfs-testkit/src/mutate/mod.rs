@@ -23,7 +23,7 @@ pub mod payload;
 mod poke;
 mod separator;
 
-use redwarfs_codec::decompress;
+use redwarfs_codec::{CodecSpec, Table, decompress};
 use redwarfs_format::frozen::{Field, Schema};
 use redwarfs_format::metadata::{Metadata, freeze, thaw};
 use redwarfs_format::section::{
@@ -182,6 +182,24 @@ impl Parts {
     pub fn payload(&mut self, ty: SectionType) -> Option<&mut Vec<u8>> {
         let part = self.0.iter_mut().find(|part| part.ty == ty)?;
         Some(&mut part.payload)
+    }
+
+    /// Compresses the metadata, which is not compressed yet, as `count` tables of about the same size.
+    pub fn compress_metadata(&mut self, codec: &str, count: usize) {
+        let metadata = SectionType::METADATA_V2;
+        let part = self.0.iter_mut().find(|part| part.ty == metadata);
+        let part = part.expect("metadata");
+        let size = part.payload.len() / count;
+        let tables: Vec<_> = (1..count)
+            .map(|table| Table {
+                range: (table - 1) * size..table * size,
+                record: 4,
+            })
+            .collect();
+        let codec: CodecSpec = codec.parse().expect("a codec");
+        let made = codec.compressor().compress_tables(&part.payload, &tables);
+        let made = made.expect("it compresses");
+        (part.compression, part.payload) = (made.id, made.data.expect("it gets smaller"));
     }
 
     /// Replaces schema and metadata.
