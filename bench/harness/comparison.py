@@ -99,11 +99,11 @@ REASONS = {
         "mount": _KERNEL, "file": _DIRECT, "all": _DIRECT,
     },
     "wimlib": {
-        "size": "solid blocks of 64 MiB with a code of two models",
-        "cpu": _SMALL, "wall": _SMALL, "peak": "its chunks have 32 KiB",
-        "mount": "its metadata are one small resource without a check of the rest",
-        "file": "its chunks have 32 KiB, so less is decoded for one file",
-        "all": "its chunks are decoded without a cache between",
+        "size": "its solid blocks of 64 MiB are coded with models that adapt to each kind of data",
+        "cpu": _SMALL, "wall": _SMALL, "peak": "it keeps one chunk for each thread",
+        "mount": "its metadata are one small resource, and it starts no thread pool",
+        "file": "it decodes one chunk for one file",
+        "all": "it decodes chunk after chunk without a cache between",
     },
     "tar and zstd": {
         "size": _SOLID, "cpu": "one pass without reordering or a hash of each file",

@@ -231,7 +231,8 @@ def run(*commands, cwd=None, capture=False, want_peak=False, env=None) -> Usage:
         # The next one may have had enough: if it should not have, it says so itself.
         enough = process is not processes[-1] and process.returncode == -signal.SIGPIPE
         if process.returncode != 0 and not enough:
-            name = " ".join(os.fsdecode(word) for word in command[:6])
+            name = " ".join([os.path.basename(os.fsdecode(command[0])),
+                             *(os.fsdecode(word) for word in command[1:6])])
             raise Failed(f"{name}: exit code {process.returncode}: {text[-500:]}")
     return usage
 

@@ -261,6 +261,14 @@ DRIVERS = {
 }
 
 
+def mounted_title(driver: str, recipe: str) -> str:
+    """A driver and its image for people: `kernel erofs, lz4 64 KiB`."""
+    known = RECIPES[recipe].title if recipe in RECIPES else recipe
+    for name in ("RedwarFS ", "reference ", "erofs ", "squashfs ", "wim "):
+        known = known.removeprefix(name)
+    return f"{driver} {known}" if known.startswith("-l") else f"{driver}, {known}"
+
+
 def kernel_knows(file_system: str) -> bool:
     """Whether the kernel can mount it."""
     def listed():
@@ -394,8 +402,14 @@ def _first_line(command) -> str:
         result = subprocess.run(command, capture_output=True, text=True, errors="replace")
     except OSError:
         return "?"
-    lines = (result.stdout + result.stderr).strip().splitlines()
-    return next((line.strip() for line in lines if re.search(r"\d\.\d", line)), "?")
+    return version_line(result.stdout + result.stderr, os.path.basename(os.fspath(command[0])))
+
+
+def version_line(text: str, program: str) -> str:
+    """The line of a program's own words that has its version, not that of a library."""
+    lines = [line.strip() for line in text.splitlines() if re.search(r"\d\.\d", line)]
+    own = (line for line in lines if line.startswith(program))
+    return next(own, lines[0] if lines else "?")
 
 
 def environment(programs: Programs) -> dict:
@@ -418,7 +432,7 @@ def environment(programs: Programs) -> dict:
         ("mksquashfs", "-version"), ("squashfuse_ll", "--version"), ("mkfs.erofs", "-V"),
         ("wimlib-imagex", "--version"), ("lrzip", "--version"), ("zpaq", "--help"),
         ("ratarmount", "--version"), ("fuse-archive", "--version"), ("archivemount", "--version"),
-        ("erofsfuse", "--version"), ("zpaqfranz", "h"), ("7z", "--help"), ("gzip", "--version"),
+        ("zpaqfranz", "h"), ("7z", "--help"), ("gzip", "--version"),
         ("flac", "--version"), ("fpack", "-V"), ("mkfs.btrfs", "--version"),
         ("tar", "--version"), ("zstd", "--version"), ("xz", "--version"), ("fio", "--version"),
     ):

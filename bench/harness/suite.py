@@ -159,5 +159,6 @@ class Suite:
 
 def cost(usage: measure.Usage, **more) -> dict:
     """What is stored of a command: seconds and bytes, and how many CPUs others kept busy."""
-    return {"wall": usage.wall, "cpu": usage.cpu, "peak": usage.peak,
+    # What ends at once is over before anybody looks at its memory.
+    return {"wall": usage.wall, "cpu": usage.cpu, "peak": usage.peak or None,
             "others": usage.others(), **more}

@@ -7,9 +7,11 @@ from xml.sax.saxutils import escape
 
 #: Colours that people with any colour vision can tell apart; markers and dashes differ as well.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8c6d00", "#56b4e9", "#444444", "#a50f15",
-           "#6a3d9a", "#1b7837", "#7f7f7f", "#b15928")
+           "#6a3d9a", "#1b7837", "#7f7f7f", "#b15928", "#e6ab02", "#17becf", "#4d004b", "#a6d854")
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 WIDTH, HEIGHT = 860, 430
+#: Characters of a name for which there is room.
+NAME = 29
 LEFT, RIGHT, TOP, BOTTOM = 76, 210, 44, 58
 
 
@@ -133,12 +135,17 @@ def _grid(axis: _Axis, horizontal: bool) -> list:
     return found
 
 
+def short(name: str) -> str:
+    """A name with an ellipsis in place of what has no room."""
+    return name if len(name) <= NAME else name[:NAME - 1].rstrip(" ,") + "…"
+
+
 def _legend(names) -> list:
     found = []
     for index, name in enumerate(names):
         y = TOP + 12 + 19 * index
         x = WIDTH - RIGHT + 16
-        found += [_marker(x, y, index), _text(x + 12, y + 4, name, "start", 12)]
+        found += [_marker(x, y, index), _text(x + 12, y + 4, short(name), "start", 12)]
     return found
 
 

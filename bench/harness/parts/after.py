@@ -7,7 +7,7 @@ from pathlib import Path
 
 from .. import archives, cli, measure as measuring, reading, report, svg, trees
 from ..measure import Failed
-from ..programs import DRIVERS, RECIPES, usable
+from ..programs import DRIVERS, RECIPES, mounted_title, usable
 from ..suite import Job, cost
 
 TITLE = "Using what was made"
@@ -146,7 +146,7 @@ def _values(suite, name: str, which: str, **more) -> dict:
 
 
 def _dest() -> Path:
-    return DEST / f"redwarfs-after-{os.getpid()}"
+    return DEST / "redwarfs-after"
 
 
 def _pick(suite, name, which):
@@ -241,9 +241,9 @@ USES = {
 def title(which: str) -> str:
     """`kernel erofs erofs-lz4hc` for people."""
     driver, _, recipe = which.rpartition(" ")
-    known = RECIPES[recipe].title if recipe in RECIPES else recipe
-    known = known.replace("RedwarFS -l", "-l").replace("reference -l", "-l")
-    return f"{driver}, {known}" if driver else known
+    if driver:
+        return mounted_title(driver, recipe)
+    return RECIPES[recipe].title if recipe in RECIPES else recipe
 
 
 def _median(results, key, field="wall"):

@@ -5,7 +5,9 @@ import os
 import random
 
 from .. import building, cli, measure as measuring, reading, report, svg, workloads
-from ..programs import DRIVERS, RECIPES, dwarfs_recipe, erofs_recipe, squashfs_recipe, usable
+from ..programs import (
+    DRIVERS, RECIPES, dwarfs_recipe, erofs_recipe, mounted_title, squashfs_recipe, usable,
+)
 from ..suite import Job, cost
 
 TITLE = "Kernel file systems: data, metadata, clusters"
@@ -155,8 +157,7 @@ def label(use: str) -> str:
 
 def _title(who: str) -> str:
     driver, _, recipe = who.rpartition(" ")
-    known = RECIPES[recipe].title if recipe in RECIPES else recipe
-    return f"{driver}, {known.replace('RedwarFS ', '').replace('reference ', '')}"
+    return mounted_title(driver, recipe)
 
 
 def _median(results, key, field="wall"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from .. import archives, measure, trees
 from ..measure import Failed
 from ..parts import after, peers
-from ..programs import RECIPES, Programs, listed_compressors
+from ..programs import RECIPES, Programs, listed_compressors, version_line
 
 
 class Words(unittest.TestCase):
@@ -58,6 +58,15 @@ class Compressors(unittest.TestCase):
 
     def test_other_words_list_nothing(self):
         self.assertEqual(listed_compressors("mkfs.erofs: no such option\n"), set())
+
+
+class Versions(unittest.TestCase):
+    def test_the_version_is_that_of_the_program(self):
+        text = "FUSE library version: 2.9.9\narchivemount version 0.8.7\n"
+        self.assertEqual(version_line(text, "archivemount"), "archivemount version 0.8.7")
+        text = "\n7-Zip [64] 26.02 : Copyright\np7zip Version 16.02\n"
+        self.assertEqual(version_line(text, "7z"), "7-Zip [64] 26.02 : Copyright")
+        self.assertEqual(version_line("no number\n", "x"), "?")
 
 
 class Archives(unittest.TestCase):

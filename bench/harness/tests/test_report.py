@@ -312,7 +312,7 @@ class Report(unittest.TestCase):
         self.assertIn("| an-older-one |  | 7.000 |", self.text)
 
     def test_uses_tell_wall_and_cpu_time(self):
-        self.assertIn("| RedwarFS, -l7 |  | 0.010 | 0.100 / 0.200 |", self.text)
+        self.assertIn("| RedwarFS -l7 |  | 0.010 | 0.100 / 0.200 |", self.text)
         self.assertIn("| wim LZX, 1 MiB |  | 9.000 | 1.000 |".replace(", 1 MiB", ""), self.text)
 
     def test_logs_of_other_programs_are_beside_ours(self):

@@ -29,6 +29,10 @@ class Ticks(unittest.TestCase):
         ])
         self.assertEqual(svg.log_ticks(0.02, 900), [0.01, 0.1, 1, 10, 100, 1000])
 
+    def test_long_names_are_cut(self):
+        self.assertEqual(svg.short("kernel erofs, lz4hc 12, 1 MiB"), "kernel erofs, lz4hc 12, 1 MiB")
+        self.assertEqual(svg.short("kernel squashfs, zstd 15, 128 KiB"), "kernel squashfs, zstd 15, 12…")
+
     def test_numbers_are_short(self):
         self.assertEqual([svg.number(n) for n in (0, 0.05, 12, 20_000, 3e6, 2.5e9)],
                          ["0", "0.05", "12", "20k", "3M", "2.5G"])
