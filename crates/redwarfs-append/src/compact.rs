@@ -152,7 +152,8 @@ impl Compaction {
 
     /// Writes a copy whose contents are built anew: compressed, ordered and searched for duplicates as a build of
     /// the trees of all kept generations side by side. Block size, codecs, order and threads are those of `options`,
-    /// whose other parts do not count. What is in front of the image is copied.
+    /// whose other parts do not count. What is in front of the image is copied. The copy has an index of anchors if a kept
+    /// generation has one.
     ///
     /// # Errors
     /// As [`write`](Self::write), and [`Error::Rewrite`] if the build fails.
@@ -169,7 +170,6 @@ impl Compaction {
         open.cache_group = Some(CacheGroup::new(&open.cache));
         let mut options = options.clone();
         options.caches = open.cache.size;
-        let options = &options;
         let kept: Vec<&Snapshot> = self.snapshots().collect();
         // The newest one stays what other readers see.
         let most = kept.len().saturating_sub(1);
@@ -179,6 +179,11 @@ impl Compaction {
         };
         let images = kept.iter().map(|snapshot| self.open(snapshot, &open));
         let images: Vec<Image> = images.collect::<Result<_>>()?;
+        let is_index = |section: &Section| section.ty == SectionType::MATCH;
+        options.metadata.match_index = images
+            .iter()
+            .any(|image| image.container().trailers.iter().any(is_index));
+        let options = &options;
         let in_archive = |snapshot: &Snapshot| Snapshot {
             archived: true,
             ..snapshot.clone()

@@ -14,7 +14,7 @@ use redwarfs_append::{
 use redwarfs_format::metadata::{
     Extent, FileType, FsOptions, Metadata, MetadataView, Timestamp, freeze,
 };
-use redwarfs_format::section::{Opening, SectionType, Snapshot, SnapshotTable};
+use redwarfs_format::section::{Opening, Section, SectionType, Snapshot, SnapshotTable};
 use redwarfs_format::{GenerationNo, InodeNo};
 use redwarfs_io::{LockedFile, Medium, MemorySource, Source};
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
@@ -150,10 +150,20 @@ fn told(image: &Image) -> BTreeMap<String, String> {
 }
 
 fn rebuilt(image: &[u8], archiving: Archiving, workers: usize) -> (Vec<u8>, Compacted) {
+    rebuilt_in(16, image, archiving, workers)
+}
+
+/// With blocks of so many bits.
+fn rebuilt_in(
+    bits: u32,
+    image: &[u8],
+    archiving: Archiving,
+    workers: usize,
+) -> (Vec<u8>, Compacted) {
     let plan = Compaction::of(&open(image, None)).unwrap();
     let mut options = MergeOptions::level(4);
     options.metadata.workers = workers;
-    options.metadata.block_size_bits = 16;
+    options.metadata.block_size_bits = bits;
     options.version_history = false;
     let mut out = Vec::new();
     let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
@@ -319,6 +329,41 @@ fn files_of_an_archive_come_back_without_new_data() {
     assert_eq!(found, 3);
     assert!(read(&open(&out, None)) == next);
     check(&out);
+}
+
+#[test]
+fn the_index_of_anchors_is_made_anew() {
+    let mut random = Random::new(13);
+    let data = random.bytes(14_000_000);
+    // More than what is searched of old blocks with this memory limit.
+    let make = |index: bool| {
+        let mut options = options(2);
+        options.memory_limit = Some(96 << 20);
+        options.block_size_bits = 20;
+        options.match_index = index;
+        options
+    };
+    let with = |name: &str, bytes: &[u8]| Files::from([(name.to_owned(), bytes.to_vec())]);
+    let mut sizes = Vec::new();
+    for index in [false, true] {
+        let options = make(index);
+        let first = tree_of(&with("first", &data[..13_500_000]), 0);
+        let mut image = build_tree(&first, &options);
+        image = append(&image, &with("b", &data[13_500_000..]), "second", &options);
+        image = append(&image, &with("c", b"third"), "third", &options);
+        let image = rebuilt_in(20, &image, Archiving::AllBut(1), 1).0;
+        let trailers = open(&image, None).container().trailers.clone();
+        let has = |section: &Section| section.ty == SectionType::MATCH;
+        assert_eq!(trailers.iter().any(has), index);
+        // From the middle of blocks.
+        let parts = [&data[..600_000], &data[5_000_000..5_900_000]].concat();
+        let next = with("next", &parts);
+        let last = append(&image, &next, "next", &options);
+        check(&last);
+        assert!(read(&open(&last, None)) == next);
+        sizes.push(last.len() - image.len());
+    }
+    assert!(sizes[0] > 400_000 && sizes[1] < 30_000, "{sizes:?}");
 }
 
 #[test]

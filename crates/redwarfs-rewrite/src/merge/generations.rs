@@ -13,7 +13,7 @@ use std::sync::atomic::AtomicBool;
 use redwarfs_codec::CodecSpec;
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::{Extent, FileType, XattrData, XattrScope};
-use redwarfs_format::section::{SectionHeader, SectionType};
+use redwarfs_format::section::{HiddenPayload, SectionHeader, SectionType};
 use redwarfs_reader::{Image, ImageOffset, OpenOptions};
 use redwarfs_writer::emit::Emitter;
 use redwarfs_writer::{
@@ -111,6 +111,11 @@ pub fn generations(
     let whole = Image::from_source(Arc::new(skeleton), &open)?;
     let mut used = Used::of(&whole, trees)?;
     let categories = categories(&whole)?;
+    // The blocks have the same places in the output.
+    let mut trailers = whole.container().trailers.iter();
+    let anchors = trailers.find(|section| section.ty == SectionType::MATCH);
+    let anchors = anchors.map(|section| whole.stored_payload(section));
+    let anchors = anchors.transpose()?;
     let mut emitter = Emitter::behind_blocks(out, progress.counters(), listed, end);
     let archived = archived.min(trees.len());
     let archive = (archived > 0).then_some(0..archived);
@@ -189,7 +194,12 @@ pub fn generations(
             inodes: u32::try_from(assembled.inodes).unwrap_or(u32::MAX),
             hints: false,
         };
+        let is_last = of.end == trees.len();
         finish(of, &new, &mut emitter)?;
+        if let Some(anchors) = anchors.as_ref().filter(|_| is_last) {
+            let hidden = HiddenPayload::parse(anchors)?;
+            emitter.trailer(SectionType::MATCH, &hidden.prelude, hidden.body)?;
+        }
         emitter.next_generation();
     }
     emitter.finish()?;

@@ -417,12 +417,14 @@ fn change(args: &Args, input: &Path, workers: usize) -> Result<()> {
     }
 }
 
-/// Names the hidden sections that a copy does not have, because they describe the bytes of the old file.
-fn warn_of_dropped(image: &Image, logger: &Logger) {
+/// Names the hidden sections that a copy does not have, because they describe the bytes of the old file. A copy that is
+/// built anew has an index of anchors.
+fn warn_of_dropped(image: &Image, anew: bool, logger: &Logger) {
     let trailers = image.container().trailers.iter();
     let dropped: BTreeSet<String> = trailers
         .filter(|section| section.ty.hidden_class() == Some(HiddenClass::Bytes))
         .filter(|section| section.ty != SectionType::SNAPSHOTS)
+        .filter(|section| section.ty != SectionType::MATCH || !anew)
         .map(|section| section.ty.to_string())
         .collect();
     if !dropped.is_empty() {
@@ -531,7 +533,7 @@ fn compact(
     let file: AtomicFile =
         create_derived(output, Overwrite::No, &[input], logger).map_err(cannot)?;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
-    warn_of_dropped(&image, logger);
+    warn_of_dropped(&image, anew, logger);
     let done = write(&mut out).map_err(fail)?;
     let file = out.into_inner().map_err(|e| cannot(e.into_error()))?;
     file.commit().map_err(cannot)?;
