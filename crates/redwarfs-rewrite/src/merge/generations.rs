@@ -90,7 +90,7 @@ pub fn generations(
         ..options.clone()
     };
     let tree = joined(&parts, &[], options, stop)?;
-    let source = MergedSource::new(&parts, parts.len(), &tree, Whiteouts::Keep)?;
+    let source = MergedSource::new(&parts, parts.len(), &tree, Whiteouts::Keep)?.reading_once()?;
     let mut build = build_options(&parts, options)?;
     build.block_size_bits = options.metadata.block_size_bits;
     build.metadata_compression = CodecSpec::none();

@@ -18,6 +18,7 @@ mod contents;
 mod generations;
 mod layers;
 mod options;
+mod places;
 mod source;
 mod tree;
 

@@ -12,6 +12,7 @@ use redwarfs_reader::Image;
 use redwarfs_writer::{Content, DirItem, ExtendedAttributes, Meta, OPAQUE_ATTRIBUTE, Source};
 
 use super::options::{Part, Whiteouts};
+use super::places::Places;
 use super::tree::{Origin, ROOT, Space, Tree, Way};
 use crate::error::Result;
 use crate::stored::{StoredContent, StoredMeta};
@@ -53,6 +54,8 @@ pub(crate) struct MergedSource<'a> {
     tree: &'a Tree,
     way: Mutex<Way>,
     links: Vec<OldLinks>,
+    /// Through which file contents are read.
+    places: Places,
     /// From this part on, what overlayfs looks at stays. Before, it is left out.
     marked: u32,
     /// Attributes that no image can have.
@@ -81,6 +84,7 @@ impl<'a> MergedSource<'a> {
             tree,
             way: Mutex::default(),
             links: links.collect::<Result<_>>()?,
+            places: Places::default(),
             marked: match whiteouts {
                 Whiteouts::Apply => u32::try_from(layers).unwrap_or(u32::MAX),
                 Whiteouts::Keep | Whiteouts::Overlay => 0,
@@ -109,6 +113,12 @@ impl<'a> MergedSource<'a> {
         // The tree has the roots, too.
         this.unstorable = AtomicU64::new(0);
         Ok(this)
+    }
+
+    /// Reads what several parts have at the same place of the same file through one of them.
+    pub(crate) fn reading_once(mut self) -> Result<Self> {
+        self.places = Places::of(self.parts)?;
+        Ok(self)
     }
 
     /// The part and the content of a regular file.
@@ -216,12 +226,22 @@ impl Source for MergedSource<'_> {
         let Origin::Part(number, entry) = self.tree.origin(node) else {
             return Err(io::ErrorKind::Unsupported.into());
         };
-        let part = self
-            .parts
-            .get(number as usize)
-            .ok_or(io::ErrorKind::NotFound)?;
-        let stat = part.image.metadata().entry_stat(entry);
-        let opened = stat.and_then(|stat| StoredContent::open(part.image, &stat));
+        let image = |number: u32| {
+            let part = self.parts.get(number as usize);
+            part.map(|part| part.image).ok_or(io::ErrorKind::NotFound)
+        };
+        let own = image(number)?;
+        let view = own.metadata();
+        let mut stat = view.entry_stat(entry).map_err(io::Error::other)?;
+        let content = view.content_id(stat.ino).map_err(io::Error::other)?;
+        let read = match self.places.get(number, content) {
+            Some((number, inode)) => {
+                stat.ino = inode;
+                image(number)?
+            }
+            None => own,
+        };
+        let opened = StoredContent::open(read, &stat);
         Ok(Box::new(opened.map_err(io::Error::other)?))
     }
 }
