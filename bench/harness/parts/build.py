@@ -3,10 +3,13 @@
 from .. import building, report, svg
 from ..programs import dwarfs_recipe
 from ..suite import Job, cost
+from . import after
 
 TITLE = "Making images"
 WHO = ("ours", "reference")
 SETS = ("versions", "interpreters", "modules", "root", "wheels", "web", "logs", "locales")
+#: The set whose images take so much room that only those are kept that are used again.
+LARGE = "interpreters"
 
 
 def measure(suite, number: int) -> None:
@@ -25,6 +28,8 @@ def job(suite, name: str, level: int, who: str) -> Job:
             suite.programs, recipe, suite.folders[name], suite.work / "build", image
         )
         suite.inspect(name, recipe, image)
+        if name == LARGE and recipe.name not in after.KEPT:
+            image.unlink()
         return cost(usage, size=size)
 
     return Job(f"build/{name}/{level}/{who}", run, who == "ours")
