@@ -32,10 +32,11 @@ const BACKGROUND: usize = 6;
 /// not if more than 64 KiB are between them, and more than both have.
 const GAP: u64 = 1 << 20;
 
-/// Longest range of one request that was joined from several: eight blocks of 1 MiB with their headers. A connection takes some round trips to get up to speed,
-/// so a few long requests are faster than many. Those that nobody waits for have half of it: each begins on a new
+/// Longest range of one request that was joined from several: twelve blocks of 1 MiB with their headers. A connection takes some round trips to get up to speed,
+/// so a few long requests are faster than many. Those that nobody waits for have a third of it: each begins on a new
 /// connection, and several together get up to speed faster.
-const JOINED: u64 = (8 << 20) + (64 << 10);
+const JOINED: u64 = (12 << 20) + (64 << 10);
+const JOINED_LATER: u64 = (4 << 20) + (64 << 10);
 
 /// Bytes of fetched pieces that are kept for later reads (64 MiB). Announced ranges beyond that are not fetched
 /// before they are read.
@@ -389,7 +390,7 @@ impl Inner {
             pieces.hurry(ranges);
         }
         let (room, longest) = match background {
-            true => (KEPT / 2, JOINED / 2),
+            true => (KEPT / 2, JOINED_LATER),
             false => (KEPT, JOINED),
         };
         for range in pieces.missing(ranges, self.identity.size, longest) {

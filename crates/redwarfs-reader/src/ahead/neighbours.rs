@@ -132,7 +132,7 @@ impl Neighbours {
     pub(crate) fn announced(&mut self, blocks: &[BlockNo], stored: &dyn Stored) {
         for &block in blocks {
             if let Some(place) = stored.place(block) {
-                self.add(block, place.end - place.start, false);
+                self.add(block, place.end.saturating_sub(place.start), false);
             }
         }
     }
@@ -172,7 +172,7 @@ impl Neighbours {
             return None;
         }
         let place = stored.place(block)?;
-        let size = place.end - place.start;
+        let size = place.end.saturating_sub(place.start);
         self.requests += 1;
         self.give_up();
         let line = stored.line();
@@ -367,7 +367,7 @@ impl Neighbours {
         let Some(other) = stored.place(block) else {
             return Taken::End;
         };
-        let bytes = other.end - other.start;
+        let bytes = other.end.saturating_sub(other.start);
         let is_full = self.bytes.saturating_add(bytes) > self.window;
         if is_full || other.start.abs_diff(place.start) > reach || self.ahead.len() >= MOST_AHEAD {
             return Taken::End;
