@@ -1,5 +1,7 @@
 //! Reads, verifies and decompresses the stored payloads of sections.
 
+mod leaves;
+
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::num::NonZero;
@@ -370,78 +372,6 @@ impl Payloads {
         } else {
             Err(self.mismatch(section))
         }
-    }
-
-    /// Appends a range of a payload with verified leaves to `out`, including the leaves at its ends
-    /// that must be compared. Returns where the range begins in `out`; it ends at the end of `out`.
-    /// `None`, with `out` as before, if reading must wait and `wait` forbids that.
-    pub(crate) fn read_leaves(
-        &self,
-        section: &Section,
-        leaves: Option<&KnownLeaves>,
-        range: Range<u64>,
-        wait: bool,
-        out: &mut Vec<u8>,
-    ) -> Result<Option<usize>> {
-        let (start, end) = match leaves {
-            Some(leaves) => (
-                range.start / leaves.size() * leaves.size(),
-                range
-                    .end
-                    .next_multiple_of(leaves.size())
-                    .min(section.length),
-            ),
-            None => (range.start, range.end),
-        };
-        let long = || {
-            let e = Error::Limit(format!("{} bytes at once", end.saturating_sub(start)));
-            in_section(e, section)
-        };
-        let len = |from: u64, to: u64| usize::try_from(to.saturating_sub(from)).map_err(|_| long());
-        let (head, wanted) = (len(start, range.start)?, len(range.start, range.end)?);
-        let before = out.len();
-        out.try_reserve(len(start, end)?).map_err(|_| long())?;
-        out.resize(before + len(start, end)?, 0);
-        let read = out.get_mut(before..).unwrap_or_default();
-        let read = self.fill_from_leaves(section, leaves, start, wait, read);
-        let there = matches!(read, Ok(true));
-        out.truncate(before + if there { head + wanted } else { 0 });
-        Ok(read?.then_some(before + head))
-    }
-
-    /// Reads a payload from `at` on, and compares it with its leaves, if it has any. Returns false if
-    /// reading must wait and `wait` forbids that.
-    fn fill_from_leaves(
-        &self,
-        section: &Section,
-        leaves: Option<&KnownLeaves>,
-        mut at: u64,
-        wait: bool,
-        buf: &mut [u8],
-    ) -> Result<bool> {
-        // The compared bytes are still in the CPU caches.
-        for piece in buf.chunks_mut(HASHED_AT_ONCE) {
-            let place = self.container.file_offset(section).saturating_add(at);
-            if wait {
-                self.source
-                    .read_exact_at(place, piece)
-                    .map_err(|e| in_section(e.into(), section))?;
-            } else if !self.source.try_read_exact_at(place, piece) {
-                return Ok(false);
-            }
-            let differs = |leaves: &KnownLeaves| {
-                let first = usize::try_from(at / leaves.size()).unwrap_or(usize::MAX);
-                !leaves.matches(first, piece)
-            };
-            if leaves.is_some_and(differs) {
-                return Err(match leaves {
-                    Some(KnownLeaves::Trusted { .. }) => self.mismatch(section),
-                    _ => changed(section),
-                });
-            }
-            at = at.saturating_add(piece.len() as u64);
-        }
-        Ok(true)
     }
 
     /// An uncompressed payload, whose parts are loaded when they are needed. Filling new memory with

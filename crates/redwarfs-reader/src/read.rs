@@ -1,11 +1,18 @@
 //! Reads file contents into the memory of the caller.
 
+use std::cell::RefCell;
+
 use redwarfs_format::{BlockNo, InodeNo, Result};
 
 use crate::ahead;
 use crate::cache::BlockData;
 use crate::image::Image;
 use crate::spans::{Span, Spans};
+
+thread_local! {
+    /// Memory for leaves of uncompressed blocks, at most 768 KiB. New memory for each read would have to be filled with zeros.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// What [`Image::plan_reads`] was told; dropping it ends the plan.
 #[derive(Debug)]
@@ -48,7 +55,10 @@ impl Image {
             self.decode_within(inode, offset, buf.len())?;
         }
         let timer = inner.timers.inode_read.start_with(&context);
-        let result = self.fill(first, spans, buf);
+        // A thread that ends may have none.
+        let mut scratch = SCRATCH.try_with(RefCell::take).unwrap_or_default();
+        let result = self.fill(first, spans, buf, &mut scratch);
+        let _ = SCRATCH.try_with(|kept| kept.replace(scratch));
         drop(timer);
         inner.cache.trim();
         if result.is_ok() {
@@ -110,12 +120,17 @@ impl Image {
         missing
     }
 
-    fn fill(&self, first: Span, mut spans: Spans<'_>, buf: &mut [u8]) -> Result<usize> {
+    fn fill(
+        &self,
+        first: Span,
+        mut spans: Spans<'_>,
+        buf: &mut [u8],
+        scratch: &mut Vec<u8>,
+    ) -> Result<usize> {
         let cache = &self.0.cache;
         let mut done = 0;
         let mut span = first;
         let mut last: Option<BlockData> = None;
-        let mut scratch = Vec::new();
         loop {
             // Spans of one range never exceed it together.
             let (_, rest) = buf.split_at_mut(done);
@@ -128,7 +143,7 @@ impl Image {
                         Some(data) if data.block() == block && data.has(end) => data,
                         _ => cache.get(block, offset, end)?,
                     };
-                    cache.copy(&data, offset, out, &mut scratch)?;
+                    cache.copy(&data, offset, out, scratch)?;
                     last = Some(data);
                 }
             }

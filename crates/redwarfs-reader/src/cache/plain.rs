@@ -1,14 +1,12 @@
 //! Reads uncompressed blocks directly from the image file.
 
-use redwarfs_format::section::LeafDigests;
+use std::sync::Arc;
+
 use redwarfs_format::{Error, Result};
 
+use super::slot::Slot;
 use super::stats::count;
 use super::{BlockCache, BlockData};
-
-/// Bytes that are copied at a time into the memory of a caller: a few leaves, which stay in the CPU
-/// caches.
-const COPIED: usize = 16 * LeafDigests::LEAF;
 
 impl BlockCache {
     /// Appends bytes of a block to `out`, perhaps after other bytes. Returns their start in `out`; they
@@ -45,10 +43,7 @@ impl BlockCache {
             .shared
             .payloads
             .read_leaves(section, leaves, offset..end, wait, out)
-            .inspect_err(|_| {
-                count(&self.shared.group.counters.errors);
-                self.shared.forget(slot);
-            })?;
+            .inspect_err(|_| self.failed(slot))?;
         if read.is_some() {
             data.served(len);
         }
@@ -62,25 +57,33 @@ impl BlockCache {
     pub(crate) fn copy(
         &self,
         data: &BlockData,
-        mut offset: u64,
+        offset: u64,
         out: &mut [u8],
         scratch: &mut Vec<u8>,
     ) -> Result<()> {
-        if !data.is_plain() {
-            if !data.0.copy(offset, out) {
+        let slot = &data.0;
+        let Some(plain) = slot.plain() else {
+            if !slot.copy(offset, out) {
                 return Err(self.missing(data));
             }
             data.served(out.len());
             return Ok(());
+        };
+        if !slot.has(offset.saturating_add(out.len() as u64)) {
+            return Err(self.missing(data));
         }
-        for piece in out.chunks_mut(COPIED) {
-            scratch.clear();
-            let at = self.append(data, offset, piece.len(), true, scratch)?;
-            let bytes = at.and_then(|at| scratch.get(at..)?.get(..piece.len()));
-            piece.copy_from_slice(bytes.ok_or_else(|| self.missing(data))?);
-            offset += piece.len() as u64;
-        }
+        self.shared
+            .payloads
+            .copy_leaves(&plain.section, plain.leaves.as_ref(), offset, out, scratch)
+            .inspect_err(|_| self.failed(slot))?;
+        data.served(out.len());
         Ok(())
+    }
+
+    /// Notes that reading a block from the image file has failed, so that the next request verifies it again.
+    fn failed(&self, slot: &Arc<Slot>) {
+        count(&self.shared.group.counters.errors);
+        self.shared.forget(slot);
     }
 
     /// The error of missing bytes that an earlier request had.
