@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::io;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
 use redwarfs_writer::{ExtendedAttributes, FileType, Timestamp};
 
 use crate::member::{Kind, Member, Part};
+use crate::records::{Record, Records, Spill, Spilled, number};
 use crate::store::StoreNumber;
 
 /// The contents of a regular file.
@@ -138,7 +140,7 @@ impl Time {
 
 /// An inode without what few inodes have.
 #[derive(Debug, Clone, Copy)]
-struct Packed {
+pub(crate) struct Packed {
     size: u64,
     /// Where the data begins, or the number of its list of pieces.
     at: u64,
@@ -148,6 +150,36 @@ struct Packed {
     names: u32,
     /// The store of the data, or [`EMPTY`], or [`PIECES`].
     store: StoreNumber,
+}
+
+impl Record for Packed {
+    const SIZE: usize = 40;
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend(self.size.to_le_bytes());
+        out.extend(self.at.to_le_bytes());
+        out.extend(self.mtime.high.to_le_bytes());
+        let rest = [self.mtime.low, self.mtime.nsec, self.attributes];
+        for number in rest.into_iter().chain([self.names, self.store]) {
+            out.extend(number.to_le_bytes());
+        }
+    }
+
+    fn read(mut bytes: &[u8]) -> Self {
+        let bytes = &mut bytes;
+        Self {
+            size: u64::from_le_bytes(number(bytes)),
+            at: u64::from_le_bytes(number(bytes)),
+            mtime: Time {
+                high: i32::from_le_bytes(number(bytes)),
+                low: u32::from_le_bytes(number(bytes)),
+                nsec: u32::from_le_bytes(number(bytes)),
+            },
+            attributes: u32::from_le_bytes(number(bytes)),
+            names: u32::from_le_bytes(number(bytes)),
+            store: u32::from_le_bytes(number(bytes)),
+        }
+    }
 }
 
 /// What few inodes have.
@@ -186,7 +218,8 @@ const _: () = assert!(size_of::<Packed>() == 40 && size_of::<Rare>() == 56);
 /// last change.
 #[derive(Debug, Default)]
 pub(crate) struct Inodes {
-    list: Vec<Packed>,
+    /// In memory while inodes are added.
+    list: Records<Packed>,
     distinct: Vec<Attributes>,
     /// Numbers in `distinct`; empty when the last inode has been added.
     table: HashTable<u32>,
@@ -205,7 +238,7 @@ impl Inodes {
 
     /// Bytes of memory.
     pub(crate) fn memory(&self) -> u64 {
-        let list = self.list.capacity() * size_of::<Packed>();
+        let list = self.list.memory();
         let distinct = self.distinct.capacity() * size_of::<Attributes>();
         let rare = self.rare.capacity() * size_of::<Rare>();
         let pieces = self.pieces.capacity() * size_of::<(StoreNumber, Arc<[Part]>)>();
@@ -237,14 +270,17 @@ impl Inodes {
     pub(crate) fn push(&mut self, inode: Inode) -> u32 {
         let number = self.list.len() as u32;
         let attributes = self.attributes_of(&inode);
-        self.list.push(Packed {
+        let packed = Packed {
             size: inode.size,
             at: 0,
             mtime: Time::of(Some(inode.mtime)),
             attributes: attributes | if inode.implied { IMPLIED } else { 0 },
             names: inode.names,
             store: EMPTY,
-        });
+        };
+        if let Records::Memory(list) = &mut self.list {
+            list.push(packed);
+        }
         self.set_contents(number, inode.size, inode.data);
         let Inode {
             atime,
@@ -268,8 +304,8 @@ impl Inodes {
         number
     }
 
-    fn attributes(&self, inode: u32) -> Option<Attributes> {
-        let id = self.list.get(inode as usize)?.attributes & !IMPLIED;
+    fn attributes(&self, packed: Packed) -> Option<Attributes> {
+        let id = packed.attributes & !IMPLIED;
         self.distinct.get(id as usize).copied()
     }
 
@@ -278,24 +314,41 @@ impl Inodes {
         self.rare.get(at.ok()?)
     }
 
-    /// Type of an inode.
+    /// Type of an inode, while inodes are added.
     pub(crate) fn kind(&self, inode: u32) -> Option<FileType> {
-        Some(self.attributes(inode)?.kind)
+        match &self.list {
+            Records::Memory(list) => Some(self.attributes(*list.get(inode as usize)?)?.kind),
+            Records::File { .. } => None,
+        }
     }
 
     /// Target of a symlink.
-    pub(crate) fn target(&self, inode: u32) -> Option<&[u8]> {
+    ///
+    /// # Errors
+    /// Those of reading the temporary file.
+    pub(crate) fn target(&self, inode: u32) -> io::Result<Option<&[u8]>> {
+        let packed = self.list.get(inode as usize)?;
+        let attributes = packed.and_then(|packed| self.attributes(packed));
         // Most inodes are none, and the search takes longer than a look at the type.
-        if self.kind(inode)? != FileType::Symlink {
-            return None;
-        }
-        self.rare(inode)?.target.as_deref()
+        Ok(match attributes {
+            Some(attributes) if attributes.kind == FileType::Symlink => {
+                self.rare(inode).and_then(|rare| rare.target.as_deref())
+            }
+            _ => None,
+        })
     }
 
     /// A copy of an inode.
-    pub(crate) fn get(&self, inode: u32) -> Option<Inode> {
+    ///
+    /// # Errors
+    /// Those of reading the temporary file.
+    pub(crate) fn get(&self, inode: u32) -> io::Result<Option<Inode>> {
         let packed = self.list.get(inode as usize)?;
-        let attributes = self.attributes(inode)?;
+        Ok(packed.and_then(|packed| self.unpacked(inode, packed)))
+    }
+
+    fn unpacked(&self, inode: u32, packed: Packed) -> Option<Inode> {
+        let attributes = self.attributes(packed)?;
         let rare = self.rare(inode);
         let data = match packed.store {
             EMPTY => Data::Empty,
@@ -328,7 +381,10 @@ impl Inodes {
 
     /// Gives a regular file its contents.
     pub(crate) fn set_contents(&mut self, inode: u32, size: u64, data: Data) {
-        let Some(packed) = self.list.get_mut(inode as usize) else {
+        let Records::Memory(list) = &mut self.list else {
+            return;
+        };
+        let Some(packed) = list.get_mut(inode as usize) else {
             return;
         };
         packed.size = size;
@@ -356,7 +412,9 @@ impl Inodes {
 
     /// Counts a name in the finished tree.
     pub(crate) fn add_name(&mut self, inode: u32) {
-        if let Some(packed) = self.list.get_mut(inode as usize) {
+        if let Records::Memory(list) = &mut self.list
+            && let Some(packed) = list.get_mut(inode as usize)
+        {
             packed.names = packed.names.saturating_add(1);
         }
     }
@@ -364,7 +422,11 @@ impl Inodes {
     /// No inode is added later. Directories that no entry describes get a time, and some inodes further extended attributes.
     pub(crate) fn finish(&mut self, time: Timestamp, attributes: Vec<(u32, Vec<u8>, Vec<u8>)>) {
         self.table = HashTable::new();
-        for packed in &mut self.list {
+        let list = match &mut self.list {
+            Records::Memory(list) => list.as_mut_slice(),
+            Records::File { .. } => &mut [],
+        };
+        for packed in list {
             if packed.attributes & IMPLIED != 0 {
                 packed.mtime = Time::of(Some(time));
             }
@@ -380,6 +442,24 @@ impl Inodes {
         }
         self.rare.extend(new.into_values());
         self.rare.sort_by_key(|rare| rare.inode);
+    }
+}
+
+impl Inodes {
+    /// Writes the table of inodes to a temporary file.
+    ///
+    /// # Errors
+    /// There is no room, or the table is in a file.
+    pub(crate) fn write(&self, spill: &mut Spill) -> io::Result<Spilled> {
+        match &self.list {
+            Records::Memory(list) => spill.table(list.iter().copied()),
+            Records::File { .. } => Err(io::ErrorKind::AlreadyExists.into()),
+        }
+    }
+
+    /// Takes the table that was [written](Self::write) in place of that in memory.
+    pub(crate) fn replace(&mut self, list: Records<Packed>) {
+        self.list = list;
     }
 }
 
@@ -446,15 +526,19 @@ mod tests {
             assert_eq!(inodes.push(inode.clone()), i);
             all.push(inode);
         }
-        let check = |inodes: &Inodes, all: &[Inode]| {
+        let check = |inodes: &Inodes, all: &[Inode], in_memory: bool| {
             for (i, inode) in (0..).zip(all) {
-                assert_eq!(all_of(&inodes.get(i).unwrap()), all_of(inode), "{i}");
-                assert_eq!(inodes.kind(i), Some(inode.kind));
-                assert_eq!(inodes.target(i), inode.target.as_deref());
+                assert_eq!(
+                    all_of(&inodes.get(i).unwrap().unwrap()),
+                    all_of(inode),
+                    "{i}"
+                );
+                assert_eq!(inodes.kind(i), in_memory.then_some(inode.kind));
+                assert_eq!(inodes.target(i).unwrap(), inode.target.as_deref());
             }
         };
-        check(&inodes, &all);
-        assert!(inodes.get(200).is_none());
+        check(&inodes, &all, true);
+        assert!(inodes.get(200).unwrap().is_none());
         // Contents may come twice, and attributes of some inodes at the end.
         for i in [2, 3, 60] {
             let parts = [Part {
@@ -480,7 +564,14 @@ mod tests {
                 inode.mtime = time(3, 4);
             }
         }
-        check(&inodes, &all);
+        check(&inodes, &all, true);
+        let place = tempfile::tempdir().unwrap();
+        let mut spill = Spill::new(place.path()).unwrap();
+        let written = inodes.write(&mut spill).unwrap();
+        let before = inodes.memory();
+        inodes.replace(written.in_file(&spill.finish().unwrap()));
+        assert!(before - inodes.memory() >= 200 * 40);
+        check(&inodes, &all, false);
     }
 
     #[test]

@@ -58,6 +58,7 @@ mod inode;
 mod library;
 mod member;
 mod read;
+mod records;
 mod rpm;
 mod source;
 mod store;
@@ -200,9 +201,10 @@ pub struct ArchiveOptions {
     pub format: Format,
     /// Treatment of whiteouts.
     pub whiteouts: Whiteouts,
-    /// Directory of the temporary file for contents.
+    /// Directory of the temporary files for contents and entries.
     pub spool: PathBuf,
-    /// Most memory for entries, in bytes.
+    /// Most memory for entries, in bytes. When they have been read, they wait in a temporary file if they take more than a 16th
+    /// of it.
     pub memory_limit: Option<u64>,
     /// Numbers of users and groups that access control lists have only by name.
     pub accounts: Accounts,

@@ -29,6 +29,9 @@ use crate::{Archive, ArchiveOptions, Format, Whiteouts, rpm};
 /// Bytes that are copied at a time.
 const COPY: usize = 256 << 10;
 
+/// A tree that takes more than this part of the memory limit goes to a temporary file.
+const SPILLED_FROM: u64 = 16;
+
 /// Bytes of a path that messages show.
 const MOST_SHOWN: usize = 4096;
 
@@ -108,6 +111,18 @@ pub(crate) fn read(
             &format!("contents wait in a temporary file of {size} bytes"),
         );
     }
+    let mut tree = reader.tree.finish();
+    let limit = options.memory_limit.unwrap_or(u64::MAX);
+    if tree.memory() > limit / SPILLED_FROM {
+        let size = tree.spill(&options.spool).map_err(|source| Error::Spool {
+            directory: options.spool.clone(),
+            source,
+        })?;
+        progress.log(
+            Level::Verbose,
+            &format!("entries wait in a temporary file of {size} bytes"),
+        );
+    }
     let stores = Stores {
         spool,
         archives: reader.archives,
@@ -116,7 +131,7 @@ pub(crate) fn read(
         [only] if only.path != Path::new("-") => only.path.display().to_string(),
         _ => String::new(),
     };
-    Ok(ArchiveSource::new(reader.tree.finish(), stores, label))
+    Ok(ArchiveSource::new(tree, stores, label))
 }
 
 /// Bytes of a path for messages.

@@ -11,7 +11,7 @@ use redwarfs_writer::{
     Stamp, Symlinks, Tag,
 };
 
-use crate::finished::{Entry, Finished};
+use crate::finished::{Children, EntryRange, Finished};
 use crate::inode::{Data, Inode};
 use crate::store::Stores;
 
@@ -102,7 +102,7 @@ impl ArchiveSource {
     pub fn with_list(mut self, paths: impl IntoIterator<Item = PathBuf>) -> (Self, ListReport) {
         let (list, report) = InputList::new(Path::new("/"), paths, |path| {
             let tree = self.tree();
-            let (number, _) = self.resolve(&tree, path).ok_or_else(missing)?;
+            let (number, _) = self.resolve(&tree, path)?.ok_or_else(missing)?;
             meta(&tree, number)
         });
         self.list = Some(list);
@@ -110,7 +110,7 @@ impl ArchiveSource {
     }
 
     /// The inode of a path and its children. Symlinks are followed if they are to be.
-    fn resolve<'t>(&self, tree: &'t Finished, path: &[u8]) -> Option<(u32, &'t [Entry])> {
+    fn resolve(&self, tree: &Finished, path: &[u8]) -> io::Result<Option<(u32, EntryRange)>> {
         if self.symlinks != Symlinks::Follow {
             return tree.find(path);
         }
@@ -128,11 +128,13 @@ impl ArchiveSource {
                 continue;
             }
             at.push(name);
-            let (number, _) = tree.find(&at.join(&b'/'))?;
-            if let Some(target) = tree.inodes.target(number) {
+            let Some((number, _)) = tree.find(&at.join(&b'/'))? else {
+                return Ok(None);
+            };
+            if let Some(target) = tree.inodes.target(number)? {
                 links += 1;
                 if links > MOST_LINKS {
-                    return None;
+                    return Ok(None);
                 }
                 at.pop();
                 if target.starts_with(b"/") {
@@ -146,17 +148,22 @@ impl ArchiveSource {
         tree.find(&at.join(&b'/'))
     }
 
-    fn item(&self, tree: &Finished, path: &[u8], entry: &Entry) -> (DirItem, bool) {
-        let name = tree.name(entry).to_vec();
-        let mut number = Some(entry.inode);
-        let link = tree.inodes.target(entry.inode).is_some();
+    fn item(
+        &self,
+        tree: &Finished,
+        path: &[u8],
+        (name, inode): (&[u8], u32),
+    ) -> io::Result<(DirItem, bool)> {
+        let name = name.to_vec();
+        let mut number = Some(inode);
+        let link = tree.inodes.target(inode)?.is_some();
         let whole = if path.is_empty() {
             name.clone()
         } else {
             [path, b"/", &name].concat()
         };
         if link && self.symlinks == Symlinks::Follow {
-            number = self.resolve(tree, &whole).map(|(number, _)| number);
+            number = self.resolve(tree, &whole)?.map(|(number, _)| number);
         }
         let meta = number
             .ok_or_else(missing)
@@ -166,7 +173,7 @@ impl ArchiveSource {
                 (Some(filter), Ok(meta)) => filter(&whole, meta.kind),
                 _ => true,
             };
-        (DirItem { name, meta }, kept)
+        Ok((DirItem { name, meta }, kept))
     }
 
     /// The entries of a directory, and of each whether it is part of the tree.
@@ -175,22 +182,20 @@ impl ArchiveSource {
     /// There is no such directory.
     pub fn list(&self, path: &[u8]) -> io::Result<Vec<(DirItem, bool)>> {
         let tree = self.tree();
-        let (_, children) = self.resolve(&tree, path).ok_or_else(missing)?;
-        let item = |entry| self.item(&tree, path, entry);
+        let (_, children) = self.resolve(&tree, path)?.ok_or_else(missing)?;
+        let children = tree.children(children)?;
+        let item = |child| self.item(&tree, path, child);
         if let Some(list) = &self.list {
             let Some(names) = list.children(path) else {
                 return Ok(Vec::new());
             };
-            let listed = children.iter();
-            let listed = listed.filter(|entry| names.contains(tree.name(entry)));
-            return Ok(listed.map(item).collect());
+            let listed = children.iter().filter(|(name, _)| names.contains(*name));
+            return listed.map(item).collect();
         }
-        let mut items: Vec<_> = children.iter().map(item).collect();
+        let items = children.iter().map(item);
+        let mut items = items.collect::<io::Result<Vec<_>>>()?;
         if !path.is_empty()
-            && let Some(tag) = self
-                .tags
-                .iter()
-                .find(|tag| self.has_tag(&tree, children, tag))
+            && let Some(tag) = (self.tags.iter()).find(|tag| self.has_tag(&tree, &children, tag))
         {
             for (item, kept) in &mut items {
                 *kept &= item.name == tag.name();
@@ -199,16 +204,16 @@ impl ArchiveSource {
         Ok(items)
     }
 
-    fn has_tag(&self, tree: &Finished, children: &[Entry], tag: &Tag) -> bool {
+    fn has_tag(&self, tree: &Finished, children: &Children<'_>, tag: &Tag) -> bool {
         let mut named = children.iter();
-        let Some(entry) = named.find(|entry| tree.name(entry) == tag.name()) else {
+        let Some((_, inode)) = named.find(|(name, _)| *name == tag.name()) else {
             return false;
         };
         if *tag != Tag::Cache {
             return true;
         }
         let begins = || -> io::Result<bool> {
-            let file = self.opened(tree, entry.inode)?;
+            let file = self.opened(tree, inode)?;
             let mut begin = [0; CACHE_SIGNATURE.len()];
             let mut done = 0;
             while let Some(space) = begin.get_mut(done..).filter(|space| !space.is_empty()) {
@@ -223,7 +228,7 @@ impl ArchiveSource {
     }
 
     fn opened(&self, tree: &Finished, number: u32) -> io::Result<Opened> {
-        let inode = tree.inodes.get(number).ok_or_else(missing)?;
+        let inode = tree.inodes.get(number)?.ok_or_else(missing)?;
         if inode.kind != FileType::Regular {
             return Err(io::Error::other("not a regular file"));
         }
@@ -239,7 +244,7 @@ impl ArchiveSource {
 }
 
 fn meta(tree: &Finished, number: u32) -> io::Result<Meta> {
-    let inode: Inode = tree.inodes.get(number).ok_or_else(missing)?;
+    let inode: Inode = tree.inodes.get(number)?.ok_or_else(missing)?;
     let allocated = match &inode.data {
         Data::Parts { parts, .. } => parts.iter().map(|part| part.size).sum(),
         _ => inode.size,
@@ -266,7 +271,7 @@ fn meta(tree: &Finished, number: u32) -> io::Result<Meta> {
 impl Source for ArchiveSource {
     fn root(&self) -> io::Result<Meta> {
         let tree = self.tree();
-        let (number, _) = tree.find(b"").ok_or_else(missing)?;
+        let (number, _) = tree.find(b"")?.ok_or_else(missing)?;
         meta(&tree, number)
     }
 
@@ -284,7 +289,7 @@ impl Source for ArchiveSource {
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {
         let tree = self.tree();
-        let (number, _) = self.resolve(&tree, path).ok_or_else(missing)?;
+        let (number, _) = self.resolve(&tree, path)?.ok_or_else(missing)?;
         Ok(Box::new(self.opened(&tree, number)?))
     }
 

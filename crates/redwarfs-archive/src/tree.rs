@@ -14,6 +14,7 @@ use twox_hash::XxHash3_64;
 use crate::finished::{Entry, Finished};
 use crate::inode::{Data, Inode, Inodes};
 use crate::member::{Kind, Member};
+use crate::records::Records;
 
 /// An entry: a name in a directory.
 #[derive(Debug, Clone, Copy)]
@@ -531,9 +532,9 @@ impl Tree {
         Finished {
             root: self.nodes[0].inode,
             top,
-            entries: entries.collect(),
+            entries: Records::Memory(entries.collect()),
             ranges: by_entry,
-            names: self.names,
+            names: Records::Memory(self.names),
             inodes: self.inodes,
         }
     }

@@ -47,6 +47,24 @@ fn one_entry_may_need_too_much_memory() {
 }
 
 #[test]
+fn entries_wait_in_a_file_if_the_limit_is_low() {
+    let all: Vec<_> = (0..2000).map(|i| file(&format!("dir/{i}"), b"x")).collect();
+    let bytes = tar(&all);
+    let usual = read(&[("", &bytes)], |_| ()).source.unwrap();
+    let limit = Some(512 << 10);
+    let limited = read(&[("", &bytes)], |options| options.memory_limit = limit);
+    let limited = limited.source.unwrap();
+    assert_eq!(lines(&limited), lines(&usual));
+    assert!(limited.memory() < usual.memory() / 20);
+    // Without a place for the file there is no tree.
+    let outcome = read(&[("", &bytes)], |options| {
+        options.memory_limit = limit;
+        options.spool = options.spool.join("none");
+    });
+    assert!(matches!(outcome.source, Err(Error::Spool { .. })));
+}
+
+#[test]
 fn global_records_hold_for_all_entries() {
     let filler = vec![b'v'; 8 << 20];
     let mut entries = vec![pax(

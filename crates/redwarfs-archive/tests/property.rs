@@ -232,6 +232,16 @@ proptest! {
         prop_assert!(image(&source) == image(&tree), "images differ");
         // The same where contents stay in the archive.
         let read = common::read(&[("", &archive)], |_| ());
-        prop_assert!(image(&read.source.unwrap()) == image(&tree), "images differ");
+        let source = read.source.unwrap();
+        prop_assert!(image(&source) == image(&tree), "images differ");
+        // The same with the least limit, with which the entries wait in a temporary file.
+        let limits = (11..).map(|log| 1u64 << log);
+        let limited = limits.map(|limit| {
+            common::read(&[("", &archive)], |options| options.memory_limit = Some(limit)).source
+        });
+        let limited = limited.filter_map(Result::ok).next().unwrap();
+        prop_assert!(limited.memory() < source.memory());
+        prop_assert_eq!(common::lines(&limited), common::lines(&tree));
+        prop_assert!(image(&limited) == image(&tree), "images differ");
     }
 }

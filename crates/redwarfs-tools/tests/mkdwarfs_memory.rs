@@ -5,6 +5,7 @@ mod support;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use redwarfs_testkit::skip;
@@ -122,6 +123,89 @@ fn limits_that_entries_make_too_low_are_refused_while_listing() {
         "-l1".as_ref(),
     ];
     memory::assert_refused_in_the_limit(place, &args);
+}
+
+/// Writes a tar archive with so many small files. It is never in memory, which would count for programs that this process starts.
+fn many(path: &Path, count: usize) {
+    let mut out = BufWriter::new(fs::File::create(path).unwrap());
+    for file in 0..count {
+        let mut header = [0u8; 512];
+        let name = format!("{}/a-file-with-number-{file:06}", file / 500);
+        header[..name.len()].copy_from_slice(name.as_bytes());
+        for (at, text) in [(100, "0000644"), (108, "0000001"), (116, "0000002")] {
+            header[at..at + 7].copy_from_slice(text.as_bytes());
+        }
+        header[124..135].copy_from_slice(format!("{:011o}", 1 + file % 3).as_bytes());
+        header[136..147].copy_from_slice(format!("{file:011o}").as_bytes());
+        header[148..156].fill(b' ');
+        header[156] = b'0';
+        header[257..265].copy_from_slice(b"ustar\x0000");
+        let sum: u64 = header.iter().map(|&byte| u64::from(byte)).sum();
+        header[148..155].copy_from_slice(format!("{sum:06o}\0").as_bytes());
+        out.write_all(&header).unwrap();
+        header.fill(0);
+        header[..1 + file % 3].fill(b'a' + (file % 7) as u8);
+        out.write_all(&header).unwrap();
+    }
+    out.write_all(&[0; 1024]).unwrap();
+    out.flush().unwrap();
+}
+
+#[test]
+fn entries_of_archives_wait_in_a_file_under_a_low_limit() {
+    let place = tempfile::tempdir().unwrap();
+    let place = place.path();
+    many(&place.join("tar"), 90_000);
+    let spool = place.join("spool");
+    fs::create_dir(&spool).unwrap();
+    let run = |name: &str, options: &[&OsStr]| {
+        let mut command = std::process::Command::new(support::MKDWARFS);
+        command.arg("-i").arg(place.join("tar")).arg("-fo");
+        command.arg(place.join(name)).args(options);
+        let common = ["-l1", "-N2", "--no-history", "--no-create-timestamp"];
+        let done = command.args(common).output().unwrap();
+        (done.status.code(), String::from_utf8(done.stderr).unwrap())
+    };
+    let verbose = OsStr::new("--log-level=verbose");
+    let waits = "entries wait in a temporary file of ";
+    let (code, text) = run("usual", &[verbose]);
+    assert_eq!((code, text.contains(waits)), (Some(0), false), "{text}");
+    let limited = [
+        OsStr::new("-L"),
+        "96m".as_ref(),
+        "--spool".as_ref(),
+        spool.as_ref(),
+    ];
+    let (code, text) = run("limited", &[&limited[..], &[verbose]].concat());
+    assert_eq!((code, text.contains(waits)), (Some(0), true), "{text}");
+    let [usual, low] = ["usual", "limited"].map(|name| fs::read(place.join(name)).unwrap());
+    assert!(usual == low, "the image depends on the limit");
+    assert_eq!(fs::read_dir(&spool).unwrap().count(), 0);
+    // A full file system.
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+        .arg(&spool)
+        .status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        skip("a full temporary directory", "cannot mount a small tmpfs");
+        return;
+    }
+    let (code, text) = run(
+        "full",
+        &[&limited[..], &["--log-level=error".as_ref()]].concat(),
+    );
+    let unmounted = std::process::Command::new("umount").arg(&spool).status();
+    assert!(unmounted.unwrap().success());
+    let says = format!(
+        "mkdwarfs: cannot write the temporary file: {}: ",
+        spool.display()
+    );
+    assert!(
+        text.starts_with(&says) && text.contains("no space left"),
+        "{text}"
+    );
+    assert_eq!((code, text.lines().count()), (Some(1), 1), "{text}");
+    assert!(!place.join("full").exists());
 }
 
 /// A memory group of the system that allows so many bytes.
