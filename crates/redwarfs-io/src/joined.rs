@@ -39,7 +39,7 @@ impl JoinedSource {
 
 impl JoinedSource {
     /// Says to each part which ranges of it are in `ranges`.
-    fn announce(&self, ranges: &[Range<u64>], say: impl Fn(&dyn Source, &[Range<u64>])) {
+    fn announce(&self, ranges: &[Range<u64>], mut say: impl FnMut(&dyn Source, &[Range<u64>])) {
         let mut start = 0;
         for (source, end) in &self.parts {
             let inside: Vec<Range<u64>> = ranges
@@ -104,6 +104,14 @@ impl Source for JoinedSource {
 
     fn may_need(&self, ranges: &[Range<u64>]) {
         self.announce(ranges, |source, inside| source.may_need(inside));
+    }
+
+    fn is_coming(&self, range: &Range<u64>) -> bool {
+        let mut all = true;
+        self.announce(std::slice::from_ref(range), |source, inside| {
+            all &= inside.iter().all(|range| source.is_coming(range));
+        });
+        all
     }
 
     fn line(&self) -> Option<Line> {

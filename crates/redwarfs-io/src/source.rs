@@ -80,6 +80,12 @@ pub trait Source: Send + Sync + fmt::Debug {
     /// As [`Source::will_need`], for ranges that nobody waits for: other reads and ranges come first.
     fn may_need(&self, _ranges: &[Range<u64>]) {}
 
+    /// Whether all bytes of a range are in memory or on their way: false if an announcement had no effect, because there is
+    /// no room or no server.
+    fn is_coming(&self, _range: &Range<u64>) -> bool {
+        true
+    }
+
     /// The line to a server, as it was measured so far. None if there is no line, or nothing was measured.
     fn line(&self) -> Option<Line> {
         None
@@ -160,6 +166,10 @@ impl<S: Source + ?Sized> Source for Arc<S> {
 
     fn may_need(&self, ranges: &[Range<u64>]) {
         (**self).may_need(ranges);
+    }
+
+    fn is_coming(&self, range: &Range<u64>) -> bool {
+        (**self).is_coming(range)
     }
 
     fn line(&self) -> Option<Line> {

@@ -387,6 +387,10 @@ impl Source for RepairingSource {
         self.source.may_need(ranges);
     }
 
+    fn is_coming(&self, range: &std::ops::Range<u64>) -> bool {
+        self.source.is_coming(range)
+    }
+
     fn line(&self) -> Option<Line> {
         self.source.line()
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ops::Range;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -256,13 +257,31 @@ impl Attempts {
         &mut self,
         attempt: impl Future<Output = Result<T, Failure>>,
     ) -> Result<Option<T>, Failure> {
+        let end = self.end;
+        self.next_until(attempt, || end).await
+    }
+
+    /// The same, with an end that may be later after a while.
+    async fn next_until<T>(
+        &mut self,
+        attempt: impl Future<Output = Result<T, Failure>>,
+        end: impl Fn() -> Instant,
+    ) -> Result<Option<T>, Failure> {
         let late = || {
             Failure::last(
                 io::ErrorKind::TimedOut,
                 "the server does not answer in time",
             )
         };
-        let failure = match timeout_at(self.end, attempt).await {
+        let mut attempt = pin!(attempt);
+        let done = loop {
+            let limit = end();
+            match timeout_at(limit, attempt.as_mut()).await {
+                Err(_) if end() > limit => {}
+                done => break done,
+            }
+        };
+        let failure = match done {
             Err(_) => return Err(late()),
             Ok(Ok(value)) => return Ok(Some(value)),
             Ok(Err(failure)) => failure,
@@ -272,7 +291,7 @@ impl Attempts {
         };
         self.made += 1;
         let pause = pause(self.made).max(wanted.unwrap_or_default());
-        if self.made >= self.most || self.end.saturating_duration_since(Instant::now()) <= pause {
+        if self.made >= self.most || end().saturating_duration_since(Instant::now()) <= pause {
             let what = format!("{} (attempt {})", failure.what, self.made);
             return Err(Failure::last(failure.kind, what));
         }
@@ -293,8 +312,9 @@ fn pause(made: u32) -> Duration {
 
 /// Fills a piece. Attempts after the first one continue where the bytes ended.
 pub(crate) async fn fill(object: &Object, identity: &Identity, piece: &Piece, limits: &Limits) {
-    let mut attempts = Attempts::new(Attempts::time(limits, piece.len()), u32::MAX);
-    loop {
+    piece.begins();
+    let mut attempts = Attempts::new(FOREVER, u32::MAX);
+    while !piece.is_settled() {
         let attempt = async {
             let from = piece.range.start + piece.arrived();
             let rest = from..piece.range.end;
@@ -311,7 +331,13 @@ pub(crate) async fn fill(object: &Object, identity: &Identity, piece: &Piece, li
                 })
                 .await
         };
-        match attempts.next(attempt).await {
+        let attempt = async {
+            attempt
+                .await
+                .inspect_err(|failure| piece.has_trouble(failure))
+        };
+        let end = || Instant::from_std(piece.deadline(limits));
+        match attempts.next_until(attempt, end).await {
             Ok(Some(())) => return,
             Ok(None) => {}
             Err(failure) => {

@@ -19,8 +19,8 @@
 //!
 //! ```text
 //! open      -> the last 64 KiB: length, version, and often index and metadata
-//! will_need -> ranges: what is missing, neighbours joined -> pieces on their way, at most 8 at a time
-//! may_need  -> the same, at most 6 at a time, and behind everything else until somebody reads there
+//! will_need -> ranges: what is missing, neighbours joined -> pieces on their way, at most 6 at a time, and with reads 8
+//! may_need  -> the same in shorter pieces, as long as there is much room
 //! read      -> the piece with the bytes, or a new one -> waits until they have arrived
 //! ```
 //!
@@ -30,7 +30,7 @@
 //! * `opening.rs`: the first request; `known.rs`: what a cache on disk knows of an object, so that this request only asks
 //!   whether it is still the same.
 //! * `meter.rs`: measures the line, so that readers know how much must be on its way.
-//! * `piece.rs`: a range whose bytes arrive; `source.rs`: which pieces there are.
+//! * `piece.rs`: a range whose bytes arrive; `pieces.rs`: which of them there are; `source.rs`: reads and announcements.
 //! * `observer.rs`: what a server answered; `failure.rs`: what to do about it, and what to say.
 //!
 //! # Errors
@@ -60,6 +60,7 @@ mod netrc;
 mod observer;
 mod opening;
 mod piece;
+mod pieces;
 mod runtime;
 mod source;
 mod upload;
@@ -76,7 +77,8 @@ pub use upload::Upload;
 pub struct Limits {
     /// Longest time for the first request, with all attempts; 30 s by default.
     pub open: Duration,
-    /// Longest time for a range, with all attempts; 60 s by default. Long ranges have one second more for each 64 KiB.
+    /// Longest time for a range, with all attempts, from the read that waits for it on; 60 s by default. It begins anew when bytes
+    /// come, but ends at most one second later for each 64 KiB of the range.
     pub read: Duration,
     /// Longest time in which a server may send nothing before the attempt counts as failed; 15 s by default.
     pub silence: Duration,
