@@ -229,6 +229,24 @@ impl Payloads {
         }
     }
 
+    /// The same, if what is between these blocks is there already: it is not fetched again with them.
+    pub(crate) fn announce_around(&self, blocks: impl IntoIterator<Item = BlockNo>) {
+        for row in rows(self.ranges_of(blocks)) {
+            self.source.may_need(&row);
+        }
+    }
+
+    /// Whether the stored bytes of a block need no more from a server than what is on its way.
+    pub(crate) fn is_at_hand(&self, block: BlockNo) -> bool {
+        self.is_on_disk(block) || self.is_coming(block)
+    }
+
+    /// Whether a server sends the stored bytes of a block, or has sent them, and they are still in memory.
+    pub(crate) fn is_coming(&self, block: BlockNo) -> bool {
+        let place = self.place(block);
+        place.is_some_and(|place| self.source.is_coming(&place))
+    }
+
     /// How many of these blocks, from the first one on, have at most so many stored bytes together.
     pub(crate) fn first_bytes(&self, blocks: &[BlockNo], most: u64) -> usize {
         let mut left = most;
@@ -595,4 +613,36 @@ fn changed(section: &Section) -> Error {
 pub(crate) fn checksum_error(section: &Section) -> Error {
     let e = Error::corrupt(format!("checksum error in section: {}", section.ty));
     in_section(e, section)
+}
+
+/// Bytes between ranges that are fetched with them even if they are there: another request costs more (64 KiB).
+const SMALL_GAP: u64 = 64 << 10;
+
+/// Groups of ranges with little between them.
+fn rows(mut ranges: Vec<Range<u64>>) -> Vec<Vec<Range<u64>>> {
+    ranges.sort_by_key(|range| range.start);
+    let close = |one: &Range<u64>, two: &Range<u64>| two.start.saturating_sub(one.end) <= SMALL_GAP;
+    ranges.chunk_by(close).map(<[_]>::to_vec).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_between_blocks_is_not_fetched_again() {
+        const K: u64 = 1 << 10;
+        let found = rows(vec![
+            900 * K..999 * K,
+            0..9 * K,
+            9 * K..99 * K,
+            150 * K..200 * K,
+        ]);
+        let [first, second] = &found[..] else {
+            panic!("{found:?}");
+        };
+        assert_eq!(first[..], [0..9 * K, 9 * K..99 * K, 150 * K..200 * K]);
+        assert_eq!(second.first(), Some(&(900 * K..999 * K)));
+        assert!(rows(Vec::new()).is_empty());
+    }
 }

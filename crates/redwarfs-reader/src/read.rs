@@ -102,6 +102,8 @@ impl Image {
         let announce = |blocks: &[BlockNo]| {
             let missing = self.announce_missing(blocks);
             inner.cache.announced_ahead(&missing);
+            let is_refused = |block: &BlockNo| !inner.payloads.is_at_hand(*block);
+            missing.into_iter().find(is_refused)
         };
         let line = inner.payloads.is_remote().then(|| ahead::ToServer {
             measured: inner.payloads.source().line(),

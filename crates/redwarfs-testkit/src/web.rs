@@ -48,6 +48,13 @@ pub struct WebRequest {
 }
 
 impl WebRequest {
+    /// The first byte that it asks for, if it says that.
+    #[must_use]
+    pub fn first(&self) -> Option<u64> {
+        let range = self.header("range")?.strip_prefix("bytes=")?;
+        range.split('-').next()?.parse().ok()
+    }
+
     /// The value of a header.
     #[must_use]
     pub fn header(&self, name: &str) -> Option<&str> {
@@ -77,6 +84,8 @@ struct State {
     clock: u64,
     objects: BTreeMap<String, Object>,
     faults: VecDeque<WebFault>,
+    /// What requests meet whose first byte is in a range.
+    faulty: Vec<(Range<u64>, WebFault)>,
     requests: Vec<WebRequest>,
     open: Vec<TcpStream>,
     running: usize,
@@ -241,9 +250,17 @@ impl WebServer {
         self.shared.lock().faults.extend(faults);
     }
 
+    /// All requests whose first byte is in a range meet a fault.
+    pub fn fail_in(&self, range: Range<u64>, fault: WebFault) {
+        self.shared.lock().faulty.push((range, fault));
+    }
+
     /// No request meets a fault, and stalled ones go on.
     pub fn release(&self) {
-        self.shared.lock().faults.clear();
+        let mut state = self.shared.lock();
+        state.faults.clear();
+        state.faulty.clear();
+        drop(state);
         self.shared.released.notify_all();
     }
 
@@ -303,8 +320,13 @@ fn serve(shared: &Shared, stream: impl Read + Write) -> io::Result<()> {
             state.requests.push(noted);
             state.running += 1;
             state.most = state.most.max(state.running);
+            let meets = |(range, _): &&(Range<u64>, WebFault)| {
+                request.first().is_some_and(|first| range.contains(&first))
+            };
+            let faulty = state.faulty.iter().find(meets);
+            let faulty = faulty.map(|(_, fault)| fault.clone());
             (
-                state.faults.pop_front(),
+                state.faults.pop_front().or(faulty),
                 state.latency,
                 state.requests.len() - 1,
             )

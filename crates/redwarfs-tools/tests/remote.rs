@@ -12,7 +12,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use driver::{Mount, can_mount, driver_of, dwarfs, stderr, table_line, temp, wait_until};
-use redwarfs_testkit::web::{WebFault, WebServer};
+use redwarfs_testkit::web::{WebFault, WebRequest, WebServer};
 use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, build, must, run};
 
 /// A tree with files of several blocks, and its image on a server.
@@ -197,8 +197,60 @@ fn a_large_file_takes_few_requests() {
     assert!(bytes <= 4 << 20, "{shown:?}");
 }
 
+/// The files of the first blocks of an image in their order, and the first byte of the blocks behind them, which none of them
+/// needs.
+fn files_of_first_blocks(site: &Site) -> (Vec<usize>, u64) {
+    let image = fs::metadata(site.path("tree.dwarfs")).unwrap().len();
+    let mount = Mount::background(Path::new(&site.url), "seq_detector=0");
+    site.server.take_requests();
+    let mut files = Vec::new();
+    for number in 0..300 {
+        read_again(site, &mount, number);
+        let requests = site.server.take_requests();
+        files.extend(
+            requests
+                .iter()
+                .filter_map(WebRequest::first)
+                .max()
+                .map(|first| (first, number)),
+        );
+    }
+    files.sort();
+    let border = image / 3;
+    // A file has parts of two blocks or less, and one of them was perhaps there.
+    let is_first = |(first, _): &&(u64, usize)| first + (3 << 16) < border;
+    let first = files.iter().filter(is_first).map(|(_, number)| *number);
+    (first.collect(), border)
+}
+
 #[test]
 fn faults_of_what_nobody_asked_for_are_no_errors() {
+    if !can_mount("remote mount") {
+        return;
+    }
+    let site = many_small_files();
+    let (files, border) = files_of_first_blocks(&site);
+    assert!(files.len() >= 10, "{files:?}");
+    site.server.delay(Duration::from_millis(20));
+    let refused = WebFault::Status(403, vec![]);
+    for fault in [refused, WebFault::Refuse, WebFault::Stall(10)] {
+        let mount = Mount::background(Path::new(&site.url), "");
+        site.server.fail_in(border..u64::MAX, fault);
+        site.server.take_requests();
+        files
+            .iter()
+            .for_each(|number| read_again(&site, &mount, *number));
+        let requests = site.server.take_requests();
+        let behind = |first: u64| first >= border;
+        assert!(requests.iter().filter_map(WebRequest::first).any(behind));
+        // What did not come is asked for again when somebody needs it.
+        site.server.release();
+        (0..300).for_each(|number| read_again(&site, &mount, number));
+    }
+}
+
+#[test]
+fn faults_are_errors_of_requests_only_and_hold_up_nobody() {
     if !can_mount("remote mount") {
         return;
     }

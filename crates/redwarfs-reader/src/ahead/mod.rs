@@ -58,12 +58,13 @@ impl AheadOfReads {
         remote: bool,
         expansion: f64,
     ) -> Self {
-        let limit = streams::limit(options, block_size);
+        let window = Window::new(block_size, remote, expansion);
+        let limit = streams::limit(options, block_size).min(window.most());
         // At most half of the blocks that fit.
         let readahead = options.readahead.min(options.size / 2);
         Self {
             streams: Streams::new(block_size, limit, remote),
-            window: Window::new(block_size, remote, expansion),
+            window,
             readahead: usize::try_from(readahead).unwrap_or(usize::MAX),
         }
     }
@@ -87,9 +88,16 @@ impl AheadOfReads {
                 blocks.push(need.block);
                 true
             };
-            let _ = RangeNeeds::of_stream(view, inode, range)
+            let to = RangeNeeds::of_stream(view, inode, range.clone())
                 .and_then(|mut needs| needs.submit_to(collect));
-            (line.announce)(&blocks);
+            let to = match (line.announce)(&blocks) {
+                None => to,
+                Some(refused) => RangeNeeds::of_stream(view, inode, range.clone())
+                    .and_then(|mut needs| needs.submit_to(&mut |need| need.block != refused)),
+            };
+            if let Ok(to) = to {
+                self.streams.fetched(inode, range.end, to);
+            }
         }
         if let Some(range) = decode {
             let to = RangeNeeds::of_stream(view, inode, range.clone())
@@ -110,8 +118,9 @@ impl AheadOfReads {
 pub(crate) struct ToServer<'a> {
     /// The line, if it was measured.
     pub(crate) measured: Option<Line>,
-    /// Lets blocks be fetched: all of them at once, so that neighbours are one request.
-    pub(crate) announce: &'a dyn Fn(&[BlockNo]),
+    /// Lets blocks be fetched: all of them at once, so that neighbours are one request. Returns the first one for which there was no
+    /// room.
+    pub(crate) announce: &'a dyn Fn(&[BlockNo]) -> Option<BlockNo>,
 }
 
 /// Submits the blocks of a read, except the first one, which the calling thread decodes itself.

@@ -11,11 +11,12 @@
 //! | event | effect on the window |
 //! |---|---|
 //! | a request for a block that is ahead | grows by the size of the block |
-//! | a request for a block that has to be fetched, near the last ones | makes room for one bandwidth-delay product, or one block |
+//! | a request for a block that has to be fetched, near the last ones | makes room for one bandwidth-delay product, at first at most 1 MiB, or one block |
 //! | the same far from the last ones | half of it |
 //! | a block was ahead for too long | shrinks by its size; for some time, misses make no room |
 //!
-//! So the first request for any region fetches only its block. The window is never larger than that of a sequential reader.
+//! So the first request for any region fetches only its block. Each further one may fetch 1 MiB, and only use makes it more.
+//! The window is never larger than that of a sequential reader.
 //! Blocks that nobody requests stop the rule: they fill the window.
 //!
 //! Memory: about 50 bytes for each block that is ahead, at most [`MOST_AHEAD`] of them.
@@ -52,9 +53,11 @@ const LATE: u64 = 16;
 /// Blocks on either side of one that tell whether others around it will be requested.
 const AROUND: u32 = 4;
 
-/// Requests during which the line may be better than measured, and bytes that it is assumed to hold then (1 MiB).
+/// Requests during which the line may be better than measured, and bytes that it is assumed to hold then (1 MiB). A miss makes room
+/// for no more than that, or for so many times the bytes that were of use.
 const FIRST: u64 = 8;
 const ASSUMED: u64 = 1 << 20;
+const EARNED_ONES: u64 = 4;
 
 /// Misses that make room once nothing was used for some time: at most two to the power of this.
 const MOST_DOUBTS: u32 = 6;
@@ -117,6 +120,8 @@ pub(crate) struct Neighbours {
     /// How often blocks went unused since one was used, and misses since then.
     doubts: u32,
     misses: u64,
+    /// Bytes of blocks that were ahead and used, less those of unused ones.
+    earned: u64,
     /// How many of the last blocks that were ahead were used, and how many not.
     uses: (u32, u32),
     counts: AheadCounts,
@@ -134,6 +139,21 @@ impl Neighbours {
             if let Some(place) = stored.place(block) {
                 self.add(block, place.end.saturating_sub(place.start), false);
             }
+        }
+    }
+
+    /// Takes back blocks of the last answer that are not fetched. No counts were taken since.
+    pub(crate) fn refused(&mut self, blocks: &[BlockNo]) {
+        for &block in blocks {
+            if self.remove(block).is_some() {
+                self.counts.fetched = self.counts.fetched.saturating_sub(1);
+            }
+        }
+        if !blocks.is_empty() {
+            let ahead = &self.ahead;
+            self.order.retain(|(block, since)| {
+                ahead.get(block).is_some_and(|ahead| ahead.since == *since)
+            });
         }
     }
 
@@ -190,6 +210,7 @@ impl Neighbours {
                 }
                 self.doubts = 0;
                 self.note_use(true);
+                self.earned = self.earned.saturating_add(size);
                 if is_worth(self.share_used(), size, self.in_flight(line)) {
                     self.window = self.window.saturating_add(size).min(most);
                 } else {
@@ -207,7 +228,8 @@ impl Neighbours {
                 }
                 self.misses = 0;
                 let in_flight = self.in_flight(line);
-                let mut free = in_flight.unwrap_or(0);
+                let trusted = self.earned.saturating_mul(EARNED_ONES).max(ASSUMED);
+                let mut free = in_flight.unwrap_or(0).min(trusted);
                 if is_worth(self.share_around(block, stored), size, in_flight) {
                     free = free.max(size);
                 }
@@ -304,6 +326,7 @@ impl Neighbours {
                 self.counts.unused_bytes += ahead.bytes;
                 if ahead.counts {
                     self.window = self.window.saturating_sub(ahead.bytes);
+                    self.earned = self.earned.saturating_sub(ahead.bytes);
                     self.note_use(false);
                     any = true;
                 }

@@ -317,6 +317,49 @@ fn blocks_of_other_rules_count_for_statistics_only() {
 }
 
 #[test]
+fn few_reads_fetch_little_over_a_fast_line() {
+    // 4 KiB each, of a small image and of a large one.
+    for (blocks, size) in [(80, 64 * KIB), (400, 64 * KIB), (100, 400 * KIB)] {
+        for seed in 0..20 {
+            let mut site = Site::new(blocks, size, 100);
+            site.line.rate = 100_000_000;
+            let reads = shuffled(blocks, seed);
+            let mut used = 0;
+            for (number, block) in (1..).zip(&reads[..10]) {
+                site.read(*block, true);
+                let ahead = site.bytes - number * size;
+                used += site.rule.take_counts().used * size;
+                // Only what was of use makes it more than 1 MiB with each read.
+                assert!(ahead <= MIB * (number - 1) + 16 * used, "{number}: {ahead}");
+            }
+        }
+    }
+}
+
+#[test]
+fn refused_blocks_are_neither_counted_nor_ahead() {
+    let site = Site::new(200, BLOCK, 100);
+    let mut rule = Neighbours::default();
+    assert_eq!(rule.requested(BlockNo(10), true, &site), None);
+    let fetch = rule.requested(BlockNo(11), true, &site).unwrap();
+    let all = [fetch.following, fetch.others].concat();
+    assert_eq!(all, [BlockNo(12), BlockNo(13)]);
+    rule.refused(&all[1..]);
+    let counts = rule.take_counts();
+    assert_eq!((counts.fetched, rule.bytes), (1, BLOCK));
+    assert_eq!((rule.ahead.len(), rule.order.len()), (1, 1));
+    // They are asked for again.
+    let again = rule.requested(BlockNo(12), false, &site).unwrap();
+    assert_eq!(again.following[0], BlockNo(13));
+    for block in 14..5000 {
+        if let Some(fetch) = rule.requested(BlockNo(block % 200), true, &site) {
+            rule.refused(&[fetch.following, fetch.others].concat());
+        }
+        assert!(rule.order.len() <= MOST_AHEAD && rule.ahead.len() <= 8);
+    }
+}
+
+#[test]
 fn numbers_are_bounded() {
     // A fast line far away, and tiny blocks.
     let mut site = Site::new(u32::MAX, 64, 1000);

@@ -41,6 +41,10 @@ const REMOTE_LEAST: u64 = 16 << 20;
 /// The smallest number of bytes from a server is at most what arrives in so many seconds.
 const SECONDS: u64 = 4;
 
+/// Most stored bytes that are on their way for all streams of an image, so that there is room for others in the 64 MiB that a
+/// source keeps (48 MiB). Two blocks may have more.
+const MOST_FETCHED: u64 = 48 << 20;
+
 /// A stream ends after this many reads that do not belong to it.
 const FORGOTTEN_AFTER: u64 = 64;
 
@@ -74,6 +78,15 @@ impl Window {
             remote,
             expansion: expansion.clamp(1.0, MOST_EXPANSION),
         }
+    }
+
+    /// Most bytes for all streams, which the way to a server bounds.
+    pub(super) fn most(&self) -> u64 {
+        if !self.remote {
+            return u64::MAX;
+        }
+        let raw = (MOST_FETCHED as f64 * self.expansion) as u64;
+        raw.max(self.block_size.saturating_mul(BLOCKS))
     }
 
     /// Bytes that are decoded ahead. `line` is that to a server, as it was measured.
@@ -165,7 +178,7 @@ impl Streams {
     }
 
     /// Notes a read. Returns what to do ahead, up to `window` bytes. Report the part that is planned to be decoded
-    /// with [`Streams::planned`].
+    /// with [`Streams::planned`], and the part that is asked for with [`Streams::fetched`].
     pub(super) fn note(&self, inode: InodeNo, offset: u64, len: u64, window: u64) -> ToDo {
         let mut to_do = ToDo::default();
         if self.limit < self.block_size {
@@ -232,6 +245,18 @@ impl Streams {
             to_do.decode = Some(from..to);
         }
         to_do
+    }
+
+    /// Notes that the range that [`Streams::note`] returned is asked for up to `to`: the rest is tried again later.
+    pub(super) fn fetched(&self, inode: InodeNo, end: u64, to: u64) {
+        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = list
+            .streams
+            .iter_mut()
+            .find(|s| s.inode == inode.0 && s.fetched == end);
+        if let Some(stream) = stream {
+            stream.fetched = to;
+        }
     }
 
     /// Notes that the range that [`Streams::note`] returned is planned up to `to`.
@@ -340,6 +365,38 @@ mod tests {
         // Nothing before it counts as a stream, and nothing in vain behind a short one.
         let ahead = streams.note(InodeNo(9), 0, 256 << 10, window);
         assert_eq!(ahead, ToDo::default());
+    }
+
+    #[test]
+    fn what_was_refused_is_asked_for_later() {
+        let streams = Streams::new(MIB, 256 * MIB, true);
+        let window = 16 * MIB;
+        let mut asked = Vec::new();
+        for at in (0..32 * MIB).step_by(128 << 10) {
+            if let Some(fetch) = streams.note(FILE, at, 128 << 10, window).fetch {
+                // Not more than 9 MiB ahead.
+                let to = fetch.end.min((at + 9 * MIB).max(fetch.start));
+                streams.fetched(FILE, fetch.end, to);
+                asked.push(fetch.start..to);
+            }
+        }
+        assert!(
+            asked.windows(2).all(|pair| pair[0].end == pair[1].start),
+            "{asked:?}"
+        );
+        assert!(
+            asked.len() <= 10 && asked.last().unwrap().end >= 32 * MIB,
+            "{asked:?}"
+        );
+    }
+
+    #[test]
+    fn all_streams_together_fit_into_what_is_kept() {
+        let kept = |block, expansion| Window::new(block, true, expansion).most();
+        assert_eq!(kept(MIB, 1.0), MOST_FETCHED);
+        assert_eq!(kept(MIB, 2.0), 2 * MOST_FETCHED);
+        assert_eq!(kept(64 * MIB, 1.0), 128 * MIB);
+        assert_eq!(Window::new(MIB, false, 1.0).most(), u64::MAX);
     }
 
     #[test]

@@ -28,11 +28,32 @@ impl Stored for SharedCache {
 impl SharedCache {
     fn count_ahead(&self, counts: AheadCounts) {
         let counters = &self.group.counters;
+        // This runs for each request.
+        if counts == AheadCounts::default() {
+            return;
+        }
         let add = |counter: &AtomicU64, number| counter.fetch_add(number, Ordering::Relaxed);
         add(&counters.fetched_ahead, counts.fetched);
         add(&counters.fetched_used, counts.used);
         add(&counters.fetched_unused, counts.unused);
         add(&counters.fetched_unused_bytes, counts.unused_bytes);
+    }
+}
+
+impl SharedCache {
+    /// Lets the server send what a request leads to. Returns the blocks that it is not asked for: there is no room for them.
+    fn fetch(&self, block: BlockNo, missing: bool, fetch: Fetch) -> Vec<BlockNo> {
+        let Fetch { following, others } = fetch;
+        let mut all = [&following[..], &others[..]].concat();
+        if missing {
+            let row = std::iter::once(block).chain(following);
+            self.payloads.announce(row);
+            self.payloads.announce_around(others);
+        } else {
+            self.payloads.announce_around(all.iter().copied());
+        }
+        all.retain(|block| !self.payloads.is_coming(*block));
+        all
     }
 }
 
@@ -48,31 +69,26 @@ impl BlockCache {
             return;
         }
         let missing = missing && !shared.payloads.is_on_disk(block);
-        let (fetch, counts) = {
+        let counts = {
             let mut rule = rule.lock().unwrap_or_else(PoisonError::into_inner);
-            let fetch = rule.requested(block, missing, shared);
-            (fetch, rule.take_counts())
+            if let Some(fetch) = rule.requested(block, missing, shared) {
+                let refused = shared.fetch(block, missing, fetch);
+                rule.refused(&refused);
+            }
+            rule.take_counts()
         };
         shared.count_ahead(counts);
-        let Some(Fetch { following, others }) = fetch else {
-            return;
-        };
-        if missing {
-            let row = std::iter::once(block).chain(following);
-            shared.payloads.announce(row);
-            shared.payloads.announce_later(others);
-        } else {
-            let all = following.into_iter().chain(others);
-            shared.payloads.announce_later(all);
-        }
     }
 
-    /// Notes blocks that were announced because a file is read from front to back.
+    /// Notes blocks that were announced because a file is read from front to back. Those count that the server sends.
     pub(crate) fn announced_ahead(&self, blocks: &[BlockNo]) {
         let shared = &*self.shared;
         if let Some(rule) = &shared.neighbours {
+            let coming = blocks.iter().copied();
+            let coming = coming.filter(|block| shared.payloads.is_coming(*block));
+            let coming: Vec<BlockNo> = coming.collect();
             let mut rule = rule.lock().unwrap_or_else(PoisonError::into_inner);
-            rule.announced(blocks, shared);
+            rule.announced(&coming, shared);
             let counts = rule.take_counts();
             drop(rule);
             shared.count_ahead(counts);
