@@ -101,6 +101,7 @@ impl Base {
     /// # Errors
     /// * [`Error::Format`] if it cannot be read.
     /// * [`Error::Unfit`] if it has no index, begins with no block, or other data follows it.
+    /// * [`Error::OnlyArchive`] if what followed an archive is gone.
     /// * [`Error::Name`] and [`Error::Exists`] for the name of the new snapshot.
     pub fn open(source: Arc<dyn Source>, options: BaseOptions) -> Result<Self> {
         if let Some(why) = snapshot_name_error(&options.name) {
@@ -112,6 +113,9 @@ impl Base {
         let mut open = OpenOptions::default();
         open.offset = options.offset;
         let image = Image::from_source(source, &open)?;
+        if image.is_archived() {
+            return Err(Error::OnlyArchive);
+        }
         let container = image.container();
         let index = match (&container.index, container.sections.last()) {
             (IndexState::Valid, Some(index)) => index.clone(),

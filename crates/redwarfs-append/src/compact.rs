@@ -106,12 +106,17 @@ impl Compaction {
             lasting: lasting(image)?,
             hints: image.hints()?,
         };
+        let mut open = OpenOptions::default();
+        open.cache_group = Some(CacheGroup::new(&open.cache));
+        // While one of an archive is open, the others need not decode it again.
+        let mut before: Option<Image> = None;
         for snapshot in table.present() {
             if snapshot.end.is_none() {
                 continue;
             }
-            let older = plan.open(snapshot, &OpenOptions::default())?;
+            let older = plan.open(snapshot, &open)?;
             plan.live.extend(blocks_in_use(&older)?);
+            let older = &*before.insert(older);
             // Only neighbours are joined, so that their numbers ascend.
             if let Some(kept) = plan.kept.last_mut()
                 && snapshot.archived
@@ -184,12 +189,8 @@ impl Compaction {
             .iter()
             .any(|image| image.container().trailers.iter().any(is_index));
         let options = &options;
-        let in_archive = |snapshot: &Snapshot| Snapshot {
-            archived: true,
-            ..snapshot.clone()
-        };
-        let names = kept.iter().map(|one| in_archive(one).directory());
-        let names: Vec<String> = names.map(Option::unwrap_or_default).collect();
+        let names = kept.iter().map(|one| Snapshot::directory_name(one.number));
+        let names: Vec<String> = names.collect();
         let trees: Vec<NamedTree<'_>> = images
             .iter()
             .zip(&names)
@@ -292,8 +293,12 @@ impl Compaction {
     ///
     /// # Errors
     /// [`Error::Io`] if reading or writing fails, [`Error::Format`] for a section with a wrong checksum,
-    /// [`Error::Write`] if `stop` is set.
+    /// [`Error::Write`] if `stop` is set; [`Error::OnlyArchive`] if what followed an archive is gone. Then
+    /// [`rebuild`](Self::rebuild) helps.
     pub fn write(&self, out: &mut dyn Write, stop: &AtomicBool) -> Result<Compacted> {
+        if self.snapshots().last().is_some_and(|last| last.archived) {
+            return Err(Error::OnlyArchive);
+        }
         let mut copy = Copy::new(self, out, stop);
         copy.bytes(0, self.offset)?;
         copy.at = 0;

@@ -30,6 +30,11 @@ pub enum Error {
     /// The file cannot be cut off behind an archived snapshot.
     #[error("snapshot '{0}' is in an archive, where others are beside it")]
     Archived(String),
+    /// What followed an archive is gone, so that the newest generation is the archive.
+    #[error(
+        "what followed its archive of snapshots is missing, and the archive is no tree that can be continued"
+    )]
+    OnlyArchive,
     /// There is recovery data, which would count holes as damage.
     #[error("the image has recovery data, which would bring back what is given up")]
     Recovery,

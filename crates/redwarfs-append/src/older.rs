@@ -1,10 +1,11 @@
 //! Contents that older generations of an image have, as a build sees them that continues it.
 //!
 //! The newest older generations are opened, as far as they have [`MOST_INODES`] together. So a file that was removed or
-//! changed is found again when it comes back, whatever the size of the image. An archive is opened once for all its snapshots,
-//! if that is within the bounds.
+//! changed is found again when it comes back, whatever the size of the image. An archive is opened once for all its snapshots
+//! that are within the bound. If it has more than [`MOST_INODES_OF_ARCHIVES`], deleted trees among them, it is not opened.
 //!
-//! Memory: the open generations, and 40 bytes for each content that no newer generation has.
+//! Memory: the metadata of the open generations, and 40 bytes for each content that no newer generation has. While an archive
+//! is searched, 32 bytes more for each content of its trees.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -20,7 +21,9 @@ use crate::error::Result;
 
 /// Inodes of all older generations that are opened.
 const MOST_INODES: u64 = 1 << 20;
-/// Most older generations that are opened.
+/// Inodes of all archives that are opened, whatever is used of them: 8 to 16 bytes each.
+const MOST_INODES_OF_ARCHIVES: u64 = 1 << 22;
+/// Most older snapshots that are searched.
 const MOST: usize = 64;
 /// Block cache of each of them (16 MiB), beside blocks in use.
 const CACHE: u64 = 16 << 20;
@@ -37,7 +40,8 @@ struct OldContent {
 #[derive(Debug)]
 struct Generation {
     image: Image,
-    /// The directories of an archive that are trees of snapshots, the newest one first. Empty if the root is the tree.
+    /// The directories of an archive that are trees of snapshots within the bounds, the newest one first. Empty if the root is
+    /// the tree.
     trees: Vec<String>,
     /// The numbers that its blocks have in the newest generation.
     blocks: Vec<Option<u32>>,
@@ -65,18 +69,8 @@ impl Older {
         newest: impl Iterator<Item = BaseContent>,
     ) -> Result<Self> {
         let mut older = Self::default();
-        let mut left = MOST_INODES;
-        let snapshots = table.present().rev().skip(1).take(MOST);
-        let mut fitting: Vec<&Snapshot> = snapshots
-            .filter(|snapshot| snapshot.end.is_some())
-            .take_while(|snapshot| {
-                let inodes = u64::from(snapshot.inodes);
-                let fits = inodes <= left;
-                left = left.saturating_sub(inodes);
-                fits
-            })
-            .collect();
-        if fitting.is_empty() {
+        let openings = Opening::all(table);
+        if openings.is_empty() {
             return Ok(older);
         }
         let container = image.container();
@@ -93,23 +87,11 @@ impl Older {
             known.insert(key(&extents), content);
             older.first = older.first.max(content.0.saturating_add(1));
         }
-        let archive = archive(table, &fitting);
-        if let Some(first) = archive.first() {
-            fitting.retain(|snapshot| snapshot.index != first.index);
-        }
-        let whole = archive.first().map(|first| Snapshot {
-            archived: false,
-            ..(*first).clone()
-        });
-        for snapshot in fitting.into_iter().chain(&whole) {
+        for Opening { snapshot, trees } in openings {
             let mut options = OpenOptions::default();
             options.cache.size = CACHE;
             let source = Arc::clone(image.source());
-            let trees = match whole.as_ref().is_some_and(|whole| whole == snapshot) {
-                true => archive.iter().filter_map(|one| one.directory()).collect(),
-                false => Vec::new(),
-            };
-            let opened = Image::from_snapshot(source, container.offset, snapshot, &options)
+            let opened = Image::from_snapshot(source, container.offset, &snapshot, &options)
                 .map_err(crate::Error::from)
                 .and_then(|image| older.add(image, trees, &places, &mut known));
             match opened {
@@ -138,17 +120,7 @@ impl Older {
             trees,
             image,
         };
-        let held = generation.holders()?;
-        let view = generation.image.metadata();
-        let mut seen = HashSet::new();
-        for inode in (0..view.inode_count()).map(InodeNo) {
-            if view.file_type(inode)? != FileType::Regular {
-                continue;
-            }
-            let content = view.content_id(inode)?;
-            if !seen.insert(content) {
-                continue;
-            }
+        for (content, inode, held) in generation.contents()? {
             let Some(extents) = generation.extents(content)? else {
                 continue;
             };
@@ -160,7 +132,7 @@ impl Older {
             };
             let found = *known.entry(key(&extents)).or_insert(BaseContent(next));
             self.numbers.insert((number, content), found);
-            *self.held.entry(found).or_insert(0) += held.get(&content).copied().unwrap_or(1);
+            *self.held.entry(found).or_insert(0) += held;
             if found.0 == next {
                 self.contents.push(OldContent {
                     generation: number,
@@ -230,17 +202,56 @@ impl Older {
     }
 }
 
-/// The snapshots of one archive, the newest one first, if all that the table has are `fitting`.
-fn archive<'t>(table: &'t SnapshotTable, fitting: &[&'t Snapshot]) -> Vec<&'t Snapshot> {
-    let Some(index) = fitting.iter().find(|one| one.archived).map(|one| one.index) else {
-        return Vec::new();
-    };
-    let is_in = |one: &&Snapshot| one.archived && one.index == index;
-    let all = table.snapshots.iter().filter(is_in).count();
-    let own: Vec<&Snapshot> = fitting.iter().copied().filter(|one| is_in(one)).collect();
-    match own.len() == all {
-        true => own,
-        false => Vec::new(),
+/// What is opened.
+struct Opening {
+    /// The generation, without the flag *archived*.
+    snapshot: Snapshot,
+    /// As in [`Generation`].
+    trees: Vec<String>,
+}
+
+impl Opening {
+    /// The newest older generations within the bounds. All trees of an archive are opened together.
+    fn all(table: &SnapshotTable) -> Vec<Self> {
+        let mut of_archives: HashMap<u64, u64> = HashMap::new();
+        for one in table.snapshots.iter().filter(|one| one.archived) {
+            *of_archives.entry(one.index).or_insert(0) += u64::from(one.inodes);
+        }
+        let mut archives_left = MOST_INODES_OF_ARCHIVES;
+        let mut left = MOST_INODES;
+        let mut openings: Vec<Self> = Vec::new();
+        let snapshots = table.present().rev().skip(1).take(MOST);
+        for snapshot in snapshots.filter(|snapshot| snapshot.end.is_some()) {
+            let rest = left.checked_sub(u64::from(snapshot.inodes));
+            let Some(rest) = rest else { break };
+            let tree = snapshot.directory();
+            let last = openings.last_mut();
+            match (last, tree) {
+                (Some(last), Some(tree))
+                    if !last.trees.is_empty() && last.snapshot.index == snapshot.index =>
+                {
+                    last.trees.push(tree);
+                }
+                (_, tree) => {
+                    if tree.is_some() {
+                        let all = of_archives.get(&snapshot.index).copied().unwrap_or(0);
+                        match archives_left.checked_sub(all) {
+                            Some(rest) => archives_left = rest,
+                            None => break,
+                        }
+                    }
+                    openings.push(Self {
+                        trees: tree.into_iter().collect(),
+                        snapshot: Snapshot {
+                            archived: false,
+                            ..snapshot.clone()
+                        },
+                    });
+                }
+            }
+            left = rest;
+        }
+        openings
     }
 }
 
@@ -257,27 +268,53 @@ impl Generation {
         })
     }
 
-    /// In how many trees of an archive each content is.
-    fn holders(&self) -> Result<HashMap<u32, u32>> {
-        let mut held: HashMap<u32, u32> = HashMap::new();
-        if self.trees.is_empty() {
-            return Ok(held);
-        }
+    /// The contents of its trees, each with an inode, and the number of trees that have it. Those of other trees of an
+    /// archive may have no data.
+    fn contents(&self) -> Result<Vec<(u32, InodeNo, u32)>> {
         let view = self.image.metadata();
-        // The last tree that has a content. All entries of a tree follow one another.
-        let mut last: HashMap<u32, u32> = HashMap::new();
-        let mut tree = 0;
-        for entry in self.image.walk() {
-            let entry = entry?;
-            tree += u32::from(!entry.path.contains(&b'/'));
-            if view.file_type(entry.inode)? == FileType::Regular {
-                let content = view.content_id(entry.inode)?;
-                if last.insert(content, tree) != Some(tree) {
-                    *held.entry(content).or_insert(0) += 1;
+        let mut contents: Vec<(u32, InodeNo, u32)> = Vec::new();
+        if self.trees.is_empty() {
+            let mut seen = HashSet::new();
+            for inode in (0..view.inode_count()).map(InodeNo) {
+                if view.file_type(inode)? == FileType::Regular {
+                    let content = view.content_id(inode)?;
+                    if seen.insert(content) {
+                        contents.push((content, inode, 1));
+                    }
                 }
             }
+            return Ok(contents);
         }
-        Ok(held)
+        let trees: HashMap<&[u8], usize> =
+            self.trees.iter().map(String::as_bytes).zip(0..).collect();
+        // By content: its place in the list, and the last tree that has it.
+        let mut known: HashMap<u32, (usize, usize)> = HashMap::new();
+        for entry in self.image.walk() {
+            let entry = entry?;
+            let first = entry.path.split(|&byte| byte == b'/').next();
+            let Some(&tree) = first.and_then(|first| trees.get(first)) else {
+                continue;
+            };
+            if view.file_type(entry.inode)? != FileType::Regular {
+                continue;
+            }
+            let content = view.content_id(entry.inode)?;
+            match known.get_mut(&content) {
+                None => {
+                    known.insert(content, (contents.len(), tree));
+                    contents.push((content, entry.inode, 1));
+                }
+                // All entries of a tree follow one another.
+                Some((at, last)) if *last != tree => {
+                    *last = tree;
+                    if let Some((_, _, held)) = contents.get_mut(*at) {
+                        *held += 1;
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+        Ok(contents)
     }
 
     /// None if the newest generation does not list a block of it.

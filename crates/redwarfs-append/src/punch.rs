@@ -22,7 +22,7 @@ use redwarfs_format::section::{
     CompressionId, Container, SectionHeader, SectionType, Snapshot, SnapshotTable, Version,
 };
 use redwarfs_io::Medium;
-use redwarfs_reader::{Image, ImageOffset, OpenOptions};
+use redwarfs_reader::{CacheGroup, Image, ImageOffset, OpenOptions};
 
 use crate::error::{Error, Result};
 use crate::table::{open, put_table};
@@ -101,10 +101,14 @@ impl Punching {
         let mut result = Punched::default();
         // Whatever the table says of it.
         found.kept(image)?;
+        let mut open = OpenOptions::default();
+        open.cache_group = Some(CacheGroup::new(&open.cache));
+        // While one of an archive is open, the others need not decode it again.
+        let mut before: Option<Image> = None;
         for snapshot in table.present().filter(|snapshot| snapshot.end.is_some()) {
             let source = Arc::clone(image.source());
-            let kept = Image::from_snapshot(source, offset, snapshot, &OpenOptions::default())?;
-            found.kept(&kept)?;
+            let kept = Image::from_snapshot(source, offset, snapshot, &open)?;
+            found.kept(before.insert(kept))?;
         }
         for snapshot in table.snapshots.iter().filter(|snapshot| snapshot.deleted) {
             match found.deleted(image, snapshot) {

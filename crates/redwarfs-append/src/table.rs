@@ -49,7 +49,19 @@ impl TableChange {
                 return Err(Error::Newest(found.name.clone()));
             }
             Self::Delete(_) if found.pinned => return Err(Error::Pinned(found.name.clone())),
-            Self::Delete(_) => found.deleted = true,
+            Self::Delete(_) => {
+                found.deleted = true;
+                let (is_archived, index) = (found.archived, found.index);
+                // What an archive has added is said by the first one that is left of it.
+                if is_archived {
+                    let added = std::mem::take(&mut found.added);
+                    let mut all = table.snapshots.iter_mut();
+                    let heir = all.find(|one| one.archived && !one.deleted && one.index == index);
+                    if let Some(heir) = heir {
+                        heir.added = heir.added.saturating_add(added);
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -61,6 +73,9 @@ pub(crate) fn open(file: &Arc<dyn Medium>, offset: ImageOffset) -> Result<Image>
     let mut options = OpenOptions::default();
     options.offset = offset;
     let image = Image::from_source(source, &options)?;
+    if image.is_archived() {
+        return Err(Error::OnlyArchive);
+    }
     if image.container().index != IndexState::Valid {
         return Err(Error::Unfit("the image has no section index"));
     }

@@ -12,34 +12,24 @@ use redwarfs_append::{
     Archiving, Base, BaseOptions, Compacted, Compaction, Error, TableChange, punch, roll_back,
 };
 use redwarfs_format::metadata::{
-    Extent, FileType, FsOptions, Metadata, MetadataView, Timestamp, freeze,
+    Chunk, FileType, FsOptions, Metadata, MetadataView, Timestamp, XattrPair, freeze,
 };
 use redwarfs_format::section::{Opening, Section, SectionType, Snapshot, SnapshotTable};
 use redwarfs_format::{GenerationNo, InodeNo};
-use redwarfs_io::{LockedFile, Medium, MemorySource, Source};
-use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
+use redwarfs_io::{MemorySource, Source};
+use redwarfs_reader::{Image, ImageOffset, OpenOptions};
 use redwarfs_rewrite::merge::MergeOptions;
 use redwarfs_rewrite::{RewriteOptions, rewrite};
+use redwarfs_testkit::fuzz::tree_is_bounded;
 use redwarfs_testkit::mutate::{self, Rng};
 use redwarfs_testkit::tree::Random;
 use redwarfs_writer::{
-    BuildOptions, Builder, MemoryExtent, MemoryNode, MemoryTree, Progress as _, SilentProgress,
+    Builder, MemoryExtent, MemoryNode, MemoryTree, Progress as _, SilentProgress,
 };
 use support::{
-    Files, append, append_tree, build, build_tree, changed, check, night, open, options, read,
-    tree_of,
+    Files, append, append_tree, archived, archived_in, build, build_tree, changed, check, choice,
+    medium, night, nights, open, options, read, rebuilt, rebuilt_in, rich_options, told, tree_of,
 };
-
-/// With everything that an image can have.
-fn rich_options(workers: usize) -> BuildOptions {
-    let mut options = options(workers);
-    options.keep_all_times = true;
-    options.keep_birth_times = true;
-    options.file_flags = true;
-    options.with_devices = true;
-    options.with_specials = true;
-    options
-}
 
 /// Attributes of all kinds.
 fn dressed(mut node: MemoryNode, random: &mut Random) -> MemoryNode {
@@ -95,111 +85,6 @@ fn rich(random: &mut Random, files: &Files) -> MemoryTree {
         put("/two", linked);
     }
     tree
-}
-
-/// All that an image says of its entries, and the sums.
-fn told(image: &Image) -> BTreeMap<String, String> {
-    let view = image.metadata();
-    let mut told = BTreeMap::new();
-    for entry in image.walk() {
-        let entry = entry.unwrap();
-        let inode = entry.inode;
-        let stat = image.stat(inode).unwrap();
-        let mut text = format!(
-            "{:o} {} {} {} {} {} {} {:?} {:?} {:?} {:?} {:x}",
-            stat.mode,
-            stat.nlink,
-            stat.uid,
-            stat.gid,
-            stat.rdev,
-            stat.size,
-            stat.allocated,
-            stat.atime,
-            stat.mtime,
-            stat.ctime,
-            view.birth_time(inode).unwrap(),
-            view.file_flags(inode).unwrap(),
-        );
-        for xattr in image.xattrs(inode).unwrap() {
-            let value = image.xattr_value(&xattr).unwrap();
-            text += &format!(" {:?}={value:?}", xattr.name().unwrap());
-        }
-        match view.file_type(inode).unwrap() {
-            FileType::Symlink => text += &format!(" {:?}", image.read_link(inode).unwrap()),
-            FileType::Regular => {
-                let mut bytes = vec![0; stat.size.min(1 << 20) as usize];
-                let n = image.read_at(inode, 0, &mut bytes).unwrap();
-                let end = image.read_at(inode, stat.size.saturating_sub(10), &mut [0; 10]);
-                text += &format!(" {:?} {:?}", &bytes[..n], end.unwrap());
-                let holes = view
-                    .extents(inode)
-                    .unwrap()
-                    .filter_map(|extent| match extent {
-                        Ok(Extent::Hole { size }) => Some(size),
-                        _ => None,
-                    });
-                text += &format!(" {:?}", holes.collect::<Vec<_>>());
-            }
-            _ => {}
-        }
-        told.insert(String::from_utf8(entry.path.to_vec()).unwrap(), text);
-    }
-    let totals = view.totals();
-    told.insert("//".into(), format!("{totals:?} {}", view.inode_count()));
-    told
-}
-
-fn rebuilt(image: &[u8], archiving: Archiving, workers: usize) -> (Vec<u8>, Compacted) {
-    rebuilt_in(16, image, archiving, workers)
-}
-
-/// With blocks of so many bits.
-fn rebuilt_in(
-    bits: u32,
-    image: &[u8],
-    archiving: Archiving,
-    workers: usize,
-) -> (Vec<u8>, Compacted) {
-    let plan = Compaction::of(&open(image, None)).unwrap();
-    let mut options = MergeOptions::level(4);
-    options.metadata.workers = workers;
-    options.metadata.block_size_bits = bits;
-    options.version_history = false;
-    let mut out = Vec::new();
-    let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
-    let done = plan
-        .rebuild(&options, archiving, &mut out, &progress, &stop)
-        .unwrap();
-    assert_eq!(
-        (done.old_size, done.new_size),
-        (image.len() as u64, out.len() as u64)
-    );
-    (out, done)
-}
-
-fn archived(image: &[u8], newest: u32) -> Vec<u8> {
-    rebuilt(image, Archiving::AllBut(newest), 1).0
-}
-
-fn medium(bytes: &[u8]) -> (tempfile::NamedTempFile, Arc<dyn Medium>) {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(file.path(), bytes).unwrap();
-    let medium = LockedFile::open(file.path()).unwrap();
-    (file, Arc::new(medium))
-}
-
-fn choice(text: &str) -> SnapshotChoice {
-    SnapshotChoice {
-        text: text.into(),
-        time: None,
-    }
-}
-
-/// Which snapshots are archived.
-fn archived_in(image: &[u8]) -> Vec<u32> {
-    let table = open(image, None).snapshots().unwrap();
-    let archived = table.present().filter(|one| one.archived);
-    archived.map(|one| one.number.0).collect()
 }
 
 #[test]
@@ -279,22 +164,6 @@ fn random_archives_come_back() {
             }
         }
     }
-}
-
-/// Some nights.
-fn nights(seed: u64, count: u32) -> (Vec<u8>, Vec<Files>) {
-    let mut random = Random::new(seed);
-    let mut files: Files = (0..6_u32)
-        .map(|n| (format!("f{n}"), random.text(3_000 << n)))
-        .collect();
-    let mut states = vec![files.clone()];
-    let mut image = build(&files);
-    for number in 2..=count {
-        night(&mut random, &mut files, &states);
-        image = append(&image, &files, &format!("n{number}"), &options(1));
-        states.push(files.clone());
-    }
-    (image, states)
 }
 
 #[test]
@@ -579,10 +448,8 @@ fn the_cost_of_a_tree_is_bounded_whatever_the_metadata_says() {
                 wrong += 1;
                 continue;
             };
-            let strings: usize = tree.names.iter().chain(&tree.symlinks).map(Vec::len).sum();
-            assert!(strings <= 8 * length);
             assert!(tree.inodes.len() <= view.inode_count() as usize);
-            assert!(tree.chunks.len() <= view.counts().chunks as usize);
+            tree_is_bounded(&tree, length as u64);
             let frozen = freeze(&tree).unwrap();
             let own = MetadataView::parse(&frozen.schema, frozen.data);
             let own = own.and_then(|own| own.check(blocks, None));
@@ -601,9 +468,14 @@ fn the_cost_of_a_tree_is_bounded_whatever_the_metadata_says() {
         metadata.chunk_table = (0..=whole.metadata().counts().contents).collect();
         change(&mut metadata);
         let frozen = freeze(&metadata).unwrap();
-        let view = MetadataView::parse(&frozen.schema, frozen.data);
-        view.and_then(|view| view.subtree(InodeNo::ROOT, blocks))
-            .is_err()
+        let Ok(view) = MetadataView::parse(&frozen.schema, frozen.data) else {
+            return true;
+        };
+        let tree = view.subtree(InodeNo::ROOT, blocks);
+        if let Ok(tree) = &tree {
+            tree_is_bounded(tree, view.bytes().len() as u64);
+        }
+        tree.is_err()
     };
     assert!(!fails(&|_| {}));
     assert!(fails(&|metadata| {
@@ -618,6 +490,32 @@ fn the_cost_of_a_tree_is_bounded_whatever_the_metadata_says() {
         // A directory in itself.
         entries.last_mut().unwrap().inode_num = 1;
     }));
+    // Elements without any bits cost nothing in the metadata. Some of them are no harm.
+    let filler = || Some(vec![b'x'; 300 << 10]);
+    for (count, too_many) in [(100_000, false), (1_000_000, true)] {
+        let failed = fails(&|metadata| {
+            metadata.dwarfs_version = filler();
+            metadata.chunks = vec![Chunk::default(); count];
+            metadata.chunk_table.fill(count as u32);
+            metadata.chunk_table[0] = 0;
+        });
+        assert_eq!(failed, too_many, "{count} chunks");
+    }
+    for (count, too_many) in [(4_000, false), (1_000_000, true)] {
+        let failed = fails(&|metadata| {
+            metadata.dwarfs_version = filler();
+            metadata.category_names = Some(vec![Vec::new(); count]);
+        });
+        assert_eq!(failed, too_many, "{count} categories");
+    }
+    let failed = fails(&|metadata| {
+        metadata.dwarfs_version = filler();
+        let tables = metadata.xattrs.as_mut().unwrap();
+        tables.pairs = vec![XattrPair::default(); 1_200_000];
+        tables.set_start.fill(1_200_000);
+        tables.set_start[..2].fill(0);
+    });
+    assert!(failed);
 }
 
 /// Fails at a write.

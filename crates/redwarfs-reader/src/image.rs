@@ -1,6 +1,5 @@
 //! An open image: opening, finding paths, and attributes of inodes.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -18,9 +17,10 @@ use redwarfs_format::{BlockNo, Error, GenerationNo, InodeNo, Result};
 use redwarfs_io::{FileSource, Source};
 
 use crate::ahead::AheadOfReads;
-use crate::cache::{BlockCache, CacheGroup, CacheStats};
+use crate::cache::{ArchiveKey, BlockCache, CacheGroup, CacheStats};
 use crate::disk::DiskBlocks;
 use crate::error::{in_section, wrong_type};
+use crate::identity::ImageIdentity;
 use crate::options::{ImageOffset, OpenOptions};
 use crate::payload::{PIECE, Payloads, checksum_error};
 use crate::perfmon::{Component, PerfMonitor, Timer};
@@ -83,27 +83,11 @@ pub(crate) struct OpenImage {
     locked: OnceLock<()>,
     /// The snapshot, if its tree is a directory of the generation.
     pub(crate) archived: Option<GenerationNo>,
+    /// The metadata of its archive.
+    pub(crate) archive: Option<Arc<MetadataView>>,
     /// Whether reads are recorded, and by whom.
     pub(crate) records: AtomicBool,
     pub(crate) recorder: RwLock<Option<Arc<Recorder>>>,
-}
-
-/// Tells images apart, within one process: their sections, and the checksums of schema and metadata.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ImageIdentity(u64);
-
-impl ImageIdentity {
-    fn of(container: &Container, headers: &[Section], archived: Option<GenerationNo>) -> Self {
-        let mut hasher = DefaultHasher::new();
-        (container.offset, container.size, archived).hash(&mut hasher);
-        for section in &container.sections {
-            (section.ty.0, section.header_offset).hash(&mut hasher);
-        }
-        for header in headers.iter().filter_map(|section| section.header) {
-            (header.xxh, header.sha).hash(&mut hasher);
-        }
-        Self(hasher.finish())
-    }
 }
 
 /// The measured operations of [`Image`] itself.
@@ -216,7 +200,16 @@ impl Image {
         container: Container,
         options: &OpenOptions,
     ) -> Result<Self> {
-        Self::open_tree(source, container, None, options)
+        // Such a generation is the newest one if what followed it is gone.
+        let archived = snapshots::newest_of_archive(&source, &container)?;
+        if let Some(snapshot) = &archived {
+            tracing::warn!(
+                "what follows the archive of snapshots is missing or damaged: the tree is that of the newest one in it, \
+                 '{}'",
+                snapshot.name
+            );
+        }
+        Self::open_tree(source, container, archived.as_ref(), options)
     }
 
     /// As [`from_container`](Self::from_container). With a snapshot in an archive, the tree is its directory.
@@ -285,28 +278,45 @@ impl Image {
         } else {
             None
         };
-        let bytes = match read_later {
-            Some(bytes) => FrozenBytes::from(bytes),
-            None => {
-                let payload = payloads.read_vec(&metadata)?;
-                let most = limit(&metadata, METADATA_LIMIT);
-                // The tree of a snapshot is compared as a whole.
-                if lazy && options.snapshot.is_none() {
-                    payloads.decompress_when_needed(&metadata, payload, most)?
-                } else {
-                    payloads.decompress(&metadata, payload, most)?.into()
+        let decode = || -> Result<MetadataView> {
+            let bytes = match read_later {
+                Some(bytes) => FrozenBytes::from(bytes),
+                None => {
+                    let payload = payloads.read_vec(&metadata)?;
+                    let most = limit(&metadata, METADATA_LIMIT);
+                    // The tree of a snapshot is compared as a whole.
+                    if lazy && options.snapshot.is_none() {
+                        payloads.decompress_when_needed(&metadata, payload, most)?
+                    } else {
+                        payloads.decompress(&metadata, payload, most)?.into()
+                    }
                 }
+            };
+            match options.ignore_xattrs {
+                false => MetadataView::parse(&schema, bytes),
+                true => MetadataView::parse_ignoring_xattrs(&schema, bytes),
             }
         };
-        let view = match options.ignore_xattrs {
-            false => MetadataView::parse(&schema, bytes)?,
-            true => MetadataView::parse_ignoring_xattrs(&schema, bytes)?,
-        };
-        let view = match archived {
+        let new_group = || CacheGroup::new(&options.cache);
+        let group = options.cache_group.clone().unwrap_or_else(new_group);
+        let (view, archive) = match archived {
             Some(snapshot) => {
-                snapshots::tree_in_archive(&schema, &view, snapshot, container.block_count())?
+                let key = ArchiveKey {
+                    generation: ImageIdentity::of(&container, &headers, None),
+                    tree: snapshot.tree,
+                    without_xattrs: options.ignore_xattrs,
+                    is_verified: digests.is_some(),
+                };
+                let archive = group.archive(key, || {
+                    let archive = decode()?;
+                    snapshots::check_archive(&schema, &archive, snapshot)?;
+                    Ok(archive)
+                })?;
+                let blocks = container.block_count();
+                let tree = snapshots::tree_in_archive(&archive, snapshot, blocks)?;
+                (tree, Some(archive))
             }
-            None => view,
+            None => (decode()?, None),
         };
         if check {
             view.check(container.block_count(), None)?;
@@ -330,8 +340,6 @@ impl Image {
             .trusting(options.trust_blocks)
             .verifying(digests)
             .keeping(disk);
-        let new_group = || CacheGroup::new(&options.cache);
-        let group = options.cache_group.clone().unwrap_or_else(new_group);
         let (of_cache, perfmon) = (&options.cache, &options.perfmon);
         let cache = BlockCache::in_group(&group, payloads.clone(), of_cache, perfmon);
         Ok(Self(Arc::new(OpenImage {
@@ -351,6 +359,7 @@ impl Image {
             timers: Timers::new(&options.perfmon),
             locked: OnceLock::new(),
             archived: number,
+            archive,
             records: AtomicBool::new(false),
             recorder: RwLock::default(),
         })))

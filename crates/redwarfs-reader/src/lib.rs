@@ -50,6 +50,7 @@ pub mod check;
 mod disk;
 mod error;
 mod hints;
+mod identity;
 mod image;
 mod options;
 mod payload;
@@ -72,7 +73,8 @@ mod xattrs;
 pub use cache::{ActiveSetSize, CacheGroup, CacheStats};
 pub use check::{CheckOptions, CheckReport, VerifyMode};
 pub use hints::{MOST_HINTS, StoredHints};
-pub use image::{Image, ImageIdentity};
+pub use identity::ImageIdentity;
+pub use image::Image;
 pub use options::{
     BlockAllocator, CacheOptions, CpuSet, ImageOffset, OpenOptions, ParseOffsetError, Preload,
     Tidy, UnknownAllocator,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use redwarfs_format::frozen::FrozenBytes;
 use redwarfs_format::metadata::{MetadataView, freeze};
 use redwarfs_format::section::{
-    Container, GenerationId, IndexState, MetadataId, Section, SectionType, Snapshot, SnapshotTable,
-    TableChain, snapshot_time_name, tail_pointer,
+    Container, GenerationId, IndexState, MetadataId, SNAPSHOTS_START, Section, SectionType,
+    Snapshot, SnapshotTable, TableChain, may_have_archived, snapshot_time_name, tail_pointer,
 };
 use redwarfs_format::{Error, GenerationNo, InodeNo, Result};
 use redwarfs_io::Source;
@@ -59,10 +59,10 @@ impl SnapshotChoice {
     }
 }
 
-/// The identity of the generation of a container with a valid index.
+/// The identity of the generation of a container with an index.
 fn generation_of(payloads: &Payloads, container: &Container) -> Result<Option<GenerationId>> {
-    match (&container.index, container.sections.last()) {
-        (IndexState::Valid, Some(index)) if index.ty == SectionType::SECTION_INDEX => {
+    match container.sections.last() {
+        Some(index) if index.ty == SectionType::SECTION_INDEX => {
             Ok(Some(GenerationId::of(&payloads.read_vec(index)?)))
         }
         _ => Ok(None),
@@ -101,6 +101,39 @@ pub(crate) fn table_of(
         }
     }
     Ok(None)
+}
+
+/// The newest snapshot in a generation, if that is an archive according to its table. For other generations, only a few
+/// bytes are read.
+pub(crate) fn newest_of_archive(
+    source: &Arc<dyn Source>,
+    container: &Container,
+) -> Result<Option<Snapshot>> {
+    let mut tables = container
+        .trailers
+        .iter()
+        .filter(|section| is_table(section));
+    let (Some(index), Some(last)) = (container.sections.last(), tables.next_back()) else {
+        return Ok(None);
+    };
+    let mut start = [0; SNAPSHOTS_START];
+    source.read_exact_at(container.offset + last.payload_offset, &mut start)?;
+    if !may_have_archived(&start) {
+        return Ok(None);
+    }
+    let newest = Arc::new(container.clone());
+    let payloads = Payloads::new(Arc::clone(source), Arc::clone(&newest), 0);
+    let table = match table_of(&payloads, &newest) {
+        Ok(Some((table, _))) => table,
+        Err(error @ Error::Io(_)) => return Err(error),
+        // Then nothing says that it is an archive.
+        Ok(None) | Err(_) => return Ok(None),
+    };
+    let place = index.header_offset;
+    let in_it = |one: &&Snapshot| one.archived && one.index == place;
+    // Otherwise the table has an entry of this generation as a tree.
+    let is_newest = table.snapshots.last().is_some_and(|last| in_it(&last));
+    Ok(table.present().rfind(in_it).filter(|_| is_newest).cloned())
 }
 
 /// The sections of a generation of a file, whose newest one is `newest`, and its entry in the table. None if there is
@@ -170,26 +203,34 @@ fn another_tree(snapshot: &Snapshot) -> Error {
     ))
 }
 
-/// The tree of an archived snapshot, from the metadata of its generation, which is completely in memory.
-pub(crate) fn tree_in_archive(
+/// Compares the metadata of an archive, which is completely in memory, with what a snapshot says of it.
+pub(crate) fn check_archive(
     schema: &[u8],
+    archive: &MetadataView,
+    snapshot: &Snapshot,
+) -> Result<()> {
+    match archive.bytes() {
+        FrozenBytes::Whole(bytes) if MetadataId::of(schema, bytes) == snapshot.tree => Ok(()),
+        FrozenBytes::Whole(_) => Err(another_tree(snapshot)),
+        FrozenBytes::Lazy(_) => Err(Error::Unsupported(
+            "an archive of snapshots whose metadata is not in memory".into(),
+        )),
+    }
+}
+
+/// The tree of an archived snapshot, from the metadata of its generation.
+pub(crate) fn tree_in_archive(
     archive: &MetadataView,
     snapshot: &Snapshot,
     blocks: u32,
 ) -> Result<MetadataView> {
-    let whole = match archive.bytes() {
-        FrozenBytes::Whole(bytes) => MetadataId::of(schema, bytes),
-        FrozenBytes::Lazy(_) => return Err(another_tree(snapshot)),
-    };
-    if whole != snapshot.tree {
-        return Err(another_tree(snapshot));
-    }
     let directory = snapshot.directory().unwrap_or_default();
     let entry = archive.find(InodeNo::ROOT, directory.as_bytes())?;
     let entry = entry.ok_or_else(|| Error::corrupt(format!("there is no tree '{directory}'")))?;
     let mut tree = archive.subtree(archive.entry_inode(entry)?, blocks)?;
-    if let Ok(time) = u64::try_from(snapshot.seconds) {
-        tree.create_timestamp = Some(time);
+    // All snapshots of an archive had a creation time, or none of them.
+    if tree.create_timestamp.is_some() {
+        tree.create_timestamp = u64::try_from(snapshot.seconds).ok();
     }
     let frozen = freeze(&tree)?;
     MetadataView::parse(&frozen.schema, frozen.data)
@@ -359,11 +400,19 @@ impl Image {
         self.0.archived.is_some()
     }
 
-    /// The identity of the generation that is open, if it has an index.
+    /// The metadata of the archive of which the tree is a part.
+    pub fn archive(&self) -> Option<&MetadataView> {
+        self.0.archive.as_deref()
+    }
+
+    /// The identity of the generation that is open, if it has a valid index.
     ///
     /// # Errors
     /// Those of reading the index.
     pub fn generation(&self) -> Result<Option<GenerationId>> {
+        if self.container().index != IndexState::Valid {
+            return Ok(None);
+        }
         generation_of(&self.0.payloads, self.container())
     }
 

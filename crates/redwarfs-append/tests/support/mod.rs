@@ -6,11 +6,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use redwarfs_append::{Base, BaseOptions, Change, TableChange, Trust, change, diff};
-use redwarfs_format::metadata::{FileType, Timestamp};
+use redwarfs_append::{
+    Archiving, Base, BaseOptions, Change, Compacted, Compaction, TableChange, Trust, change, diff,
+};
+use redwarfs_format::metadata::{Extent, FileType, Timestamp};
 use redwarfs_io::{LockedFile, Medium, MemorySource};
 use redwarfs_reader::check::{CheckOptions, DeclaredImage, SectionList, VerifyMode};
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
+use redwarfs_rewrite::merge::MergeOptions;
 use redwarfs_testkit::tree::Random;
 use redwarfs_writer::{BuildOptions, Builder, MemoryNode, MemoryTree, SilentProgress};
 
@@ -190,4 +193,146 @@ pub(crate) fn night(random: &mut Random, files: &mut Files, older: &[Files]) {
             }
         }
     }
+}
+
+/// All that an image says of its entries, and the sums.
+pub(crate) fn told(image: &Image) -> BTreeMap<String, String> {
+    let view = image.metadata();
+    let mut told = BTreeMap::new();
+    for entry in image.walk() {
+        let entry = entry.unwrap();
+        let inode = entry.inode;
+        let stat = image.stat(inode).unwrap();
+        let mut text = format!(
+            "{:o} {} {} {} {} {} {} {:?} {:?} {:?} {:?} {:x}",
+            stat.mode,
+            stat.nlink,
+            stat.uid,
+            stat.gid,
+            stat.rdev,
+            stat.size,
+            stat.allocated,
+            stat.atime,
+            stat.mtime,
+            stat.ctime,
+            view.birth_time(inode).unwrap(),
+            view.file_flags(inode).unwrap(),
+        );
+        for xattr in image.xattrs(inode).unwrap() {
+            let value = image.xattr_value(&xattr).unwrap();
+            text += &format!(" {:?}={value:?}", xattr.name().unwrap());
+        }
+        match view.file_type(inode).unwrap() {
+            FileType::Symlink => text += &format!(" {:?}", image.read_link(inode).unwrap()),
+            FileType::Regular => {
+                let mut bytes = vec![0; stat.size.min(1 << 20) as usize];
+                let n = image.read_at(inode, 0, &mut bytes).unwrap();
+                let end = image.read_at(inode, stat.size.saturating_sub(10), &mut [0; 10]);
+                text += &format!(" {:?} {:?}", &bytes[..n], end.unwrap());
+                let holes = view
+                    .extents(inode)
+                    .unwrap()
+                    .filter_map(|extent| match extent {
+                        Ok(Extent::Hole { size }) => Some(size),
+                        _ => None,
+                    });
+                text += &format!(" {:?}", holes.collect::<Vec<_>>());
+            }
+            _ => {}
+        }
+        told.insert(String::from_utf8(entry.path.to_vec()).unwrap(), text);
+    }
+    let (totals, kinds) = (view.totals(), view.options());
+    let kinds = (
+        kinds.mtime_only,
+        kinds.has_btime,
+        view.create_timestamp().is_some(),
+    );
+    let text = format!(
+        "{totals:?} {} {kinds:?} {:?}",
+        view.inode_count(),
+        view.xattr_scope()
+    );
+    told.insert("//".into(), text);
+    told
+}
+
+pub(crate) fn rebuilt(image: &[u8], archiving: Archiving, workers: usize) -> (Vec<u8>, Compacted) {
+    rebuilt_in(16, image, archiving, workers)
+}
+
+/// With blocks of so many bits.
+pub(crate) fn rebuilt_in(
+    bits: u32,
+    image: &[u8],
+    archiving: Archiving,
+    workers: usize,
+) -> (Vec<u8>, Compacted) {
+    let plan = Compaction::of(&open(image, None)).unwrap();
+    let mut options = MergeOptions::level(4);
+    options.metadata.workers = workers;
+    options.metadata.block_size_bits = bits;
+    options.version_history = false;
+    let mut out = Vec::new();
+    let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
+    let done = plan
+        .rebuild(&options, archiving, &mut out, &progress, &stop)
+        .unwrap();
+    assert_eq!(
+        (done.old_size, done.new_size),
+        (image.len() as u64, out.len() as u64)
+    );
+    (out, done)
+}
+
+pub(crate) fn archived(image: &[u8], newest: u32) -> Vec<u8> {
+    rebuilt(image, Archiving::AllBut(newest), 1).0
+}
+
+pub(crate) fn medium(bytes: &[u8]) -> (tempfile::NamedTempFile, Arc<dyn Medium>) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), bytes).unwrap();
+    let medium = LockedFile::open(file.path()).unwrap();
+    (file, Arc::new(medium))
+}
+
+pub(crate) fn choice(text: &str) -> SnapshotChoice {
+    SnapshotChoice {
+        text: text.into(),
+        time: None,
+    }
+}
+
+/// Which snapshots are archived.
+pub(crate) fn archived_in(image: &[u8]) -> Vec<u32> {
+    let table = open(image, None).snapshots().unwrap();
+    let archived = table.present().filter(|one| one.archived);
+    archived.map(|one| one.number.0).collect()
+}
+
+/// With everything that an image can have.
+pub(crate) fn rich_options(workers: usize) -> BuildOptions {
+    let mut options = options(workers);
+    options.keep_all_times = true;
+    options.keep_birth_times = true;
+    options.file_flags = true;
+    options.with_devices = true;
+    options.with_specials = true;
+    options
+}
+
+/// Some nights.
+pub(crate) fn nights(seed: u64, count: u32) -> (Vec<u8>, Vec<Files>) {
+    let mut random = Random::new(seed);
+    let mut files: Files = (0..6_u32)
+        .map(|n| (format!("f{n}"), random.text(3_000 << n)))
+        .collect();
+    let mut states = vec![files.clone()];
+    let mut image = build(&files);
+    for number in 2..=count {
+        night(&mut random, &mut files, &states);
+        image = append(&image, &files, &format!("n{number}"), &options(1));
+        states.push(files.clone());
+    }
+    (image, states)
 }

@@ -20,15 +20,25 @@ use crate::ids::{BlockNo, EntryIndex, InodeNo};
 /// Bytes that the strings of a tree may take for each byte of the metadata that they come from. A compressed string
 /// has up to 8 times its stored bytes.
 const EXPANSION: u64 = 8;
+/// Memory that tables of a tree may take for each byte of the metadata that they come from. The worst that writers
+/// produce is about 10: empty directories. Elements of a hostile list may have no bits at all.
+const TABLE_EXPANSION: u64 = 16;
+/// Memory that they may take in any case, in bytes (4 MiB).
+const FREE_TABLES: u64 = 4 << 20;
+/// Most empty strings of a tree.
+const MAX_EMPTY: u32 = 4096;
 
 impl MetadataView {
     /// The tree of a directory as metadata of its own, in which the directory is the root. Block numbers stay. `blocks`
     /// is their number.
     ///
-    /// Time and memory follow from the size of the tree, whatever the metadata says: parts that overlap are errors.
-    /// Versions of the metadata before a rebuild are left out.
+    /// Whatever the metadata says, time and memory follow from its size: parts that overlap are errors. Strings take at
+    /// most 8 bytes for each byte of the metadata. All other tables but the inodes take 16 together, and 4 MiB in any case.
+    /// An inode has an entry with its number, and takes 80 bytes.
+    /// Versions of the metadata before a rebuild are left out, and so are tables of attributes that no entry of the tree has.
     ///
     /// # Errors
+    /// `Limit` for a tree that takes more.
     /// `Unsupported` for format 2.2 and older. `Corrupt` if `dir` is no directory, or the tables are inconsistent.
     pub fn subtree(&self, dir: InodeNo, blocks: u32) -> Result<Metadata> {
         if self.is_legacy() {
@@ -37,7 +47,12 @@ impl MetadataView {
             ));
         }
         let tree = Tree::of(self, dir)?;
-        let mut budget = Budget((self.data().bit_len() / 8).saturating_mul(EXPANSION));
+        let bytes = self.data().bit_len() / 8;
+        let mut budget = Budget {
+            strings: bytes.saturating_mul(EXPANSION),
+            tables: bytes.saturating_mul(TABLE_EXPANSION).max(FREE_TABLES),
+            empty: MAX_EMPTY,
+        };
         let mut metadata = Metadata {
             block_size: self.t.block_size,
             timestamp_base: self.t.timestamp_base,
@@ -57,9 +72,9 @@ impl MetadataView {
         tree.inodes(&mut metadata)?;
         tree.entries(&mut metadata, &mut budget)?;
         tree.symlinks_and_devices(&mut metadata, &mut budget)?;
-        tree.files(&mut metadata)?;
+        tree.files(&mut metadata, &mut budget)?;
         metadata.xattrs = tree.xattrs(&mut budget)?;
-        metadata.file_flags = tree.file_flags()?;
+        metadata.file_flags = tree.file_flags(&mut budget)?;
         self.categories_of(blocks, &mut metadata, &mut budget)?;
         metadata.pack(&Packing::none());
         Ok(metadata)
@@ -70,6 +85,7 @@ impl MetadataView {
         let root = Place::root(self.data(), &self.root);
         if let Some(names) = root.member(28)?.value()? {
             let names = Strings::plain(names)?;
+            budget.elements::<Vec<u8>>(names.len())?;
             let all = (0..names.len()).map(|k| budget.string(&names, self, k));
             new.category_names = Some(all.collect::<Result<_>>()?);
         }
@@ -88,6 +104,7 @@ impl MetadataView {
                 of_block.insert(block, known.number(text)?);
             }
         }
+        budget.elements::<Vec<u8>>(number_of(known.values.len())?)?;
         let all = known.values.iter().map(|&text| {
             let text = u32::try_from(text).unwrap_or(u32::MAX);
             budget.string(&texts, self, text)
@@ -98,13 +115,34 @@ impl MetadataView {
     }
 }
 
-/// Bytes that strings may still take.
-struct Budget(u64);
+/// What the parts of a tree may still take.
+struct Budget {
+    /// Bytes of strings.
+    strings: u64,
+    /// Bytes of elements of tables.
+    tables: u64,
+    /// Number of empty strings.
+    empty: u32,
+}
 
 impl Budget {
     fn take(&mut self, bytes: usize) -> Result<()> {
-        let left = self.0.checked_sub(bytes as u64);
-        self.0 = left.ok_or_else(|| Error::Limit("strings of a tree that take too much".into()))?;
+        let left = self.strings.checked_sub(bytes as u64);
+        self.strings =
+            left.ok_or_else(|| Error::Limit("strings of a tree that take too much".into()))?;
+        if bytes == 0 {
+            let left = self.empty.checked_sub(1);
+            self.empty = left.ok_or_else(|| Error::Limit("a tree of empty strings".into()))?;
+        }
+        Ok(())
+    }
+
+    /// Is asked before so many elements of a table are made.
+    fn elements<T>(&mut self, count: u32) -> Result<()> {
+        let bytes = u64::from(count).saturating_mul(size_of::<T>() as u64);
+        let left = self.tables.checked_sub(bytes);
+        self.tables =
+            left.ok_or_else(|| Error::Limit("tables of a tree that take far more than it".into()))?;
         Ok(())
     }
 
@@ -144,7 +182,7 @@ impl<T: Copy + Eq + Hash> Once<T> {
 
 fn number_of(count: usize) -> Result<u32> {
     let number = u32::try_from(count).ok();
-    number.ok_or_else(|| Error::Limit("a tree of more than 32 bits".into()))
+    number.ok_or_else(|| Error::Limit("a tree with 2^32 or more parts of a kind".into()))
 }
 
 /// The part of a view below a directory.
@@ -269,6 +307,7 @@ impl<'a> Tree<'a> {
     fn entries(&self, new: &mut Metadata, budget: &mut Budget) -> Result<()> {
         let view = self.view;
         let mut names = Once::default();
+        budget.elements::<Directory>(number_of(self.directories)?.saturating_add(1))?;
         // The root has an entry without a name.
         let mut entries = vec![DirEntry::default()];
         let mut directories = vec![Directory::default(); self.directories];
@@ -277,7 +316,9 @@ impl<'a> Tree<'a> {
             if let Some(own) = directories.get_mut(number) {
                 own.first_entry = number_of(entries.len())?;
             }
-            for entry in view.entries(InodeNo(old))? {
+            let of_directory = view.entries(InodeNo(old))?;
+            budget.elements::<DirEntry>(of_directory.end - of_directory.start)?;
+            for entry in of_directory {
                 let inode = view.entry_inode(EntryIndex(entry))?.0;
                 let inode_num = self.new.get(&inode).copied().unwrap_or(0);
                 let at = number_of(entries.len())?;
@@ -300,6 +341,7 @@ impl<'a> Tree<'a> {
             first_entry: number_of(entries.len())?,
             ..Directory::default()
         });
+        budget.elements::<Vec<u8>>(number_of(names.values.len())?)?;
         let names = names.values.into_iter();
         let names = names.map(|name| budget.string(&view.t.names, view, name));
         new.names = names.collect::<Result<_>>()?;
@@ -323,6 +365,7 @@ impl<'a> Tree<'a> {
             targets.number(target)
         });
         new.symlink_table = all.collect::<Result<_>>()?;
+        budget.elements::<Vec<u8>>(number_of(targets.values.len())?)?;
         let strings = targets.values.into_iter();
         let strings = strings.map(|target| budget.string(&t.targets, view, target));
         new.symlinks = strings.collect::<Result<_>>()?;
@@ -334,7 +377,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Chunks, contents, sizes and totals.
-    fn files(&self, new: &mut Metadata) -> Result<()> {
+    fn files(&self, new: &mut Metadata, budget: &mut Budget) -> Result<()> {
         let (view, t, data) = (self.view, &self.view.t, self.view.data());
         let [l, r, d, _] = t.offsets;
         let mut cache = t.size_cache.as_ref().map(|cache| InodeSizeCache {
@@ -350,6 +393,7 @@ impl<'a> Tree<'a> {
             // Contents that share chunks would cost more than there is.
             let rest = left.checked_sub(count);
             left = rest.ok_or_else(|| bad("file contents with the same chunks"))?;
+            budget.elements::<Chunk>(count)?;
             for i in range.clone() {
                 let mut chunk = Chunk {
                     block: t.chunk_block.get32(data, i)?,
@@ -419,16 +463,22 @@ impl<'a> Tree<'a> {
                 of.push((number, sets.number(set)? + 1));
             }
         }
+        // As in a build of the tree.
+        if of.is_empty() {
+            return Ok(None);
+        }
         let (mut used, mut left) = (BTreeSet::new(), columns.pair_name.len());
         for &set in &sets.values {
             let pairs = columns.pairs(data, set)?;
             // Sets that share attributes would cost more than there is.
             let rest = left.checked_sub(pairs.end - pairs.start);
             left = rest.ok_or_else(|| bad("sets with the same attributes"))?;
+            budget.elements::<XattrPair>(pairs.end - pairs.start)?;
             for pair in pairs {
                 used.insert(columns.pair_name.get32(data, pair)?);
             }
         }
+        budget.elements::<Vec<u8>>(number_of(used.len())?)?;
         // Sorted as before.
         let names: HashMap<u32, u32> = used.iter().copied().zip(0..).collect();
         let strings = used.iter().map(|&name| {
@@ -454,12 +504,14 @@ impl<'a> Tree<'a> {
             }
             tables.set_start.push(number_of(tables.pairs.len())?);
         }
+        budget.elements::<XattrValue>(number_of(values.values.len())?)?;
         let mut left = columns.chunk_size.len();
         for value in values.values {
             let chunks = columns.chunks(data, value)?;
             let count = chunks.end - chunks.start;
             let rest = left.checked_sub(count);
             left = rest.ok_or_else(|| bad("attributes with the same chunks"))?;
+            budget.elements::<Chunk>(count)?;
             let mut made = XattrValue::default();
             if count == 0 {
                 let bytes = columns.data.stored(data, value)?;
@@ -483,7 +535,7 @@ impl<'a> Tree<'a> {
     }
 
     /// Flags of files, if there is a table.
-    fn file_flags(&self) -> Result<Option<FileFlags>> {
+    fn file_flags(&self, budget: &mut Budget) -> Result<Option<FileFlags>> {
         if !self.view.has_file_flags() {
             return Ok(None);
         }
@@ -495,6 +547,10 @@ impl<'a> Tree<'a> {
                 of.push((number, flags.number(flags_of)?));
             }
         }
+        if of.is_empty() {
+            return Ok(None);
+        }
+        budget.elements::<u32>(number_of(of.len())?)?;
         let (inodes, indices) = place_sets(&of, number_of(self.old.len())?);
         Ok(Some(FileFlags {
             version: TABLE_VERSION,

@@ -31,8 +31,8 @@ pub use link::Link;
 pub use locate::{NextData, locate_image, locate_image_from, locate_image_number};
 pub use match_table::{AnchorPlace, MATCH_BITS, MatchBuilder, MatchTable, ReadPayload};
 pub use snapshots::{
-    MAX_SNAPSHOT_NAME, MAX_SNAPSHOTS, Snapshot, SnapshotTable, TableChain, snapshot_name_error,
-    snapshot_time_name,
+    MAX_SNAPSHOT_NAME, MAX_SNAPSHOTS, SNAPSHOTS_START, Snapshot, SnapshotTable, TableChain,
+    may_have_archived, snapshot_name_error, snapshot_time_name,
 };
 pub use trailer::Opening;
 

@@ -25,6 +25,15 @@ const WHOLE: u8 = 1;
 const PARTIAL: u8 = 2;
 const WITH_ARCHIVED: u8 = 3;
 
+/// Bytes of a payload that [`may_have_archived`] needs.
+pub const SNAPSHOTS_START: usize = 5;
+
+/// Whether a table, whose payload begins like this, has archived snapshots.
+#[must_use]
+pub fn may_have_archived(start: &[u8]) -> bool {
+    start.starts_with(&TAG) && start.get(TAG.len()) == Some(&WITH_ARCHIVED)
+}
+
 /// Largest number of tables that lead to each other. Of 2^20 entries, they are about 20.
 const MOST_TABLES: usize = 64;
 
@@ -303,6 +312,7 @@ impl SnapshotTable {
             .and_then(|length| hidden.body.get(HEAD..HEAD.checked_add(length)?))
             .ok_or_else(cut_off)?;
         let mut snapshots: Vec<Snapshot> = Vec::with_capacity(count);
+        let mut has_archived = false;
         for entry in entries.chunks_exact(size) {
             let snapshot = Snapshot::parse(entry, names)?;
             // Readers of such a table would take the trees of all for that of one.
@@ -311,6 +321,7 @@ impl SnapshotTable {
                     "has an archived snapshot, and is of an earlier version",
                 ));
             }
+            has_archived |= snapshot.archived;
             if snapshots
                 .last()
                 .is_some_and(|last| last.number >= snapshot.number)
@@ -323,10 +334,10 @@ impl SnapshotTable {
         let fits = match prelude.major {
             WHOLE => previous == 0,
             PARTIAL => previous != 0,
-            _ => true,
+            _ => has_archived,
         };
         if !fits || previous > OFFSET_MASK {
-            return Err(bad("leads to no other table"));
+            return Err(bad("is of a version that does not fit what it has"));
         }
         Ok(Self {
             snapshots,
@@ -358,7 +369,13 @@ impl Snapshot {
     #[must_use]
     pub fn directory(&self) -> Option<String> {
         // All numbers have the same length, so the directories have their order.
-        self.archived.then(|| format!("{:010}", self.number.0))
+        self.archived.then(|| Self::directory_name(self.number))
+    }
+
+    /// The name of the directory that is the tree of an archived snapshot with a number.
+    #[must_use]
+    pub fn directory_name(number: GenerationNo) -> String {
+        format!("{:010}", number.0)
     }
 
     fn parse(entry: &[u8], names: &[u8]) -> Result<Self> {
@@ -597,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn older_readers_ignore_tables_with_archived_snapshots() {
+    fn tables_with_archived_snapshots_have_a_version_of_their_own() {
         let mut archived = table();
         archived.snapshots[0].archived = true;
         archived.snapshots[1].archived = true;
@@ -611,6 +628,8 @@ mod tests {
             assert_eq!(bytes[4], 3);
             let parsed = SnapshotTable::parse(&bytes, Some(GENERATION)).unwrap();
             assert_eq!(parsed, archived);
+            // Readers of the earlier versions take no other one: they see no snapshots, and no wrong tree.
+            assert!(bytes[4] != WHOLE && bytes[4] != PARTIAL);
             // Another version does not make a root of the directory.
             for major in [1, 2, 4] {
                 let mut bytes = bytes.clone();
@@ -618,6 +637,15 @@ mod tests {
                 assert!(SnapshotTable::parse(&bytes, Some(GENERATION)).is_err());
             }
         }
+    }
+
+    #[test]
+    fn the_version_of_archives_is_only_that_of_tables_with_archived_snapshots() {
+        let mut bytes = payload(&table());
+        assert!(!may_have_archived(&bytes));
+        bytes[4] = WITH_ARCHIVED;
+        assert!(may_have_archived(&bytes));
+        assert!(SnapshotTable::parse(&bytes, Some(GENERATION)).is_err());
     }
 
     #[test]

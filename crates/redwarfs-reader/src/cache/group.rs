@@ -1,8 +1,13 @@
 //! What the caches of several images share: one limit of bytes, one order of use, and the threads.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use redwarfs_format::Result;
+use redwarfs_format::metadata::MetadataView;
+use redwarfs_format::section::MetadataId;
 
 use super::gate::Gate;
 use super::pool::Pool;
@@ -12,6 +17,7 @@ use super::slot::{Account, Slot};
 use super::stats::{CacheStats, Counters};
 use super::table::Table;
 use super::tidier::Tidier;
+use crate::identity::ImageIdentity;
 use crate::options::CacheOptions;
 
 /// Largest number of blocks in use that no request holds, minus one.
@@ -20,9 +26,22 @@ const MAX_IN_USE: usize = 1 << 10;
 /// The block cache of several images: one limit of bytes for all their blocks, of which the least recently used one
 /// goes first, and one set of threads that decode. An image without a group has one of its own.
 ///
+/// The images also share the metadata of an archive of snapshots, of which they are parts.
+///
 /// Cloning gives another handle to the same group.
 #[derive(Clone)]
 pub struct CacheGroup(pub(super) Arc<Group>);
+
+/// Tells the metadata of archives apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct ArchiveKey {
+    /// The generation, with the checksums of its headers.
+    pub(crate) generation: ImageIdentity,
+    pub(crate) tree: MetadataId,
+    pub(crate) without_xattrs: bool,
+    /// Whether its digests were compared.
+    pub(crate) is_verified: bool,
+}
 
 impl CacheGroup {
     /// A group without images. Size, threads, CPUs and tidying of `options` are those of the group; the rest is said
@@ -40,7 +59,33 @@ impl CacheGroup {
             scratch: Scratch::default(),
             tidier: Tidier::new(options.tidy, options.affinity),
             members: Mutex::default(),
+            archives: Mutex::default(),
         }))
+    }
+
+    /// The metadata of an archive: what an open image of the group holds, or else what `decode` returns. Who needs the
+    /// same one meanwhile waits.
+    pub(crate) fn archive(
+        &self,
+        key: ArchiveKey,
+        decode: impl FnOnce() -> Result<MetadataView>,
+    ) -> Result<Arc<MetadataView>> {
+        let slot = {
+            let archives = self.0.archives.lock();
+            let mut archives = archives.unwrap_or_else(PoisonError::into_inner);
+            archives.retain(|_, slot| {
+                let is_held = |known: MutexGuard<'_, Weak<_>>| known.strong_count() > 0;
+                Arc::strong_count(slot) > 1 || slot.try_lock().is_ok_and(is_held)
+            });
+            Arc::clone(archives.entry(key).or_default())
+        };
+        let mut known = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(view) = known.upgrade() {
+            return Ok(view);
+        }
+        let view = Arc::new(decode()?);
+        *known = Arc::downgrade(&view);
+        Ok(view)
     }
 
     /// The counters of the cache: of all images that the group has or had.
@@ -74,6 +119,7 @@ impl PartialEq for CacheGroup {
 /// What the images of a group share.
 #[derive(Debug)]
 pub(super) struct Group {
+    archives: Mutex<HashMap<ArchiveKey, Arc<Mutex<Weak<MetadataView>>>>>,
     pub(super) limit: u64,
     /// Largest number of blocks in use that no request holds.
     in_use: usize,

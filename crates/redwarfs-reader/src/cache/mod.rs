@@ -62,6 +62,7 @@ use crate::ahead::RestRule;
 use crate::options::{CacheOptions, CpuSet};
 use crate::payload::Payloads;
 use crate::perfmon::PerfMonitor;
+pub(crate) use group::ArchiveKey;
 pub use group::CacheGroup;
 use slot::{SLOT_OVERHEAD, Slot};
 use stats::count;

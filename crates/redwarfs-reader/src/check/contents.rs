@@ -126,7 +126,10 @@ pub(super) fn hints(
 /// The check of the metadata.
 pub(super) fn metadata(image: &Image, list: &SectionList) -> Option<Finding> {
     let blocks = image.container().block_count();
-    let e = image.metadata().check(blocks, None).err()?;
+    let views = image.archive().into_iter().chain([image.metadata()]);
+    let e = views
+        .filter_map(|view| view.check(blocks, None).err())
+        .next()?;
     let what = "the metadata is inconsistent";
     Some(Finding {
         section: list.place_of(SectionType::METADATA_V2),

@@ -23,7 +23,10 @@ use redwarfs_writer::{
 use super::options::{MergeOptions, Part, Whiteouts};
 use super::source::MergedSource;
 use super::{build_options, joined, report_unstorable, versions};
+use crate::attributes::resolution;
 use crate::error::{Error, Result};
+use crate::options::Rebuild;
+use crate::rewriter::warn_of_unknown_members;
 
 /// What [`generations`] has written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +52,9 @@ pub struct NamedTree<'a> {
 }
 
 /// Writes an image whose generations have the trees of `images`, the oldest first. The first `archived` trees are in
-/// one generation, as directories side by side, and each other tree is the only one of its generation. The blocks are
+/// an archive: a generation with trees as directories side by side. Neighbours that record different kinds of attributes
+/// are in different archives, because a generation records the same kinds of all entries. Each other tree is the only one of
+/// its generation. The blocks are
 /// those of a build with `options` of all trees side by side, and all generations list them. Each generation keeps the
 /// history and the creation time of the last one of its images.
 ///
@@ -75,6 +80,19 @@ pub fn generations(
         let blocks = part.image.container().block_count();
         let checked = part.image.metadata().check(blocks, None);
         checked.map_err(|error| Error::from(error).of_part(number))?;
+        // Those of an archive have the same schema.
+        let end = |part: &Part<'_>| {
+            part.image
+                .container()
+                .sections
+                .last()
+                .map(|s| s.header_offset)
+        };
+        let before = number.checked_sub(1).and_then(|before| parts.get(before));
+        if before.is_none_or(|before| end(before) != end(part)) {
+            let warned = warn_of_unknown_members(part.image, progress);
+            warned.map_err(|error| error.of_part(number))?;
+        }
     }
     let mut metadata = options.metadata.clone();
     // What the images have is kept.
@@ -118,9 +136,9 @@ pub fn generations(
     let anchors = anchors.transpose()?;
     let mut emitter = Emitter::behind_blocks(out, progress.counters(), listed, end);
     let archived = archived.min(trees.len());
-    let archive = (archived > 0).then_some(0..archived);
+    let archives = archives(trees.get(..archived).unwrap_or_default())?;
     let others = (archived..trees.len()).map(|number| number..number + 1);
-    for of in archive.into_iter().chain(others) {
+    for of in archives.into_iter().chain(others) {
         let own = trees.get(of.clone()).unwrap_or_default();
         let Some(&newest) = own.last() else {
             continue;
@@ -207,6 +225,59 @@ pub fn generations(
         blocks: whole.container().block_count(),
         size: emitter.offset(),
     })
+}
+
+/// What metadata records of each entry, the same for all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Kinds {
+    mtime_only: bool,
+    birth_times: bool,
+    /// Of times, in nanoseconds.
+    resolution: u64,
+    created: bool,
+    /// None if there are no extended attributes, and nothing says whether any were looked for.
+    scope: Option<XattrScope>,
+}
+
+impl Kinds {
+    fn of(image: &Image) -> Result<Self> {
+        let view = image.metadata();
+        let options = view.options();
+        Ok(Self {
+            mtime_only: options.mtime_only,
+            birth_times: options.has_btime,
+            resolution: resolution(options, &Rebuild::default())?.nanos(),
+            created: view.create_timestamp().is_some(),
+            scope: view.xattr_scope(),
+        })
+    }
+
+    /// Both, if metadata of both says nothing else of either.
+    fn with(self, other: Self) -> Option<Self> {
+        let scope = self.scope.or(other.scope);
+        let both = Self { scope, ..self };
+        let same = Self {
+            scope: other.scope.or(scope),
+            ..other
+        };
+        (both == same).then_some(both)
+    }
+}
+
+/// The trees of each archive.
+fn archives(trees: &[NamedTree<'_>]) -> Result<Vec<Range<usize>>> {
+    let mut archives: Vec<Range<usize>> = Vec::new();
+    let mut before: Option<Kinds> = None;
+    for (number, tree) in trees.iter().enumerate() {
+        let own = Kinds::of(tree.image)?;
+        let joined = before.and_then(|before| before.with(own));
+        match archives.last_mut().filter(|_| joined.is_some()) {
+            Some(last) => last.end = number + 1,
+            None => archives.push(number..number + 1),
+        }
+        before = joined.or(Some(own));
+    }
+    Ok(archives)
 }
 
 /// What each tree uses of the image of all trees.

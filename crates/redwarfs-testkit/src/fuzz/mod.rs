@@ -30,7 +30,7 @@ mod xattrs;
 pub use archive::archive_input;
 #[cfg(feature = "append")]
 pub use generations::{generations, merge};
-pub use image::{image, use_image};
+pub use image::{image, tree_is_bounded, use_image};
 #[cfg(feature = "lasting")]
 pub use lasting::{patch, salvage, sidecar, signatures};
 pub use snapshots::{hints, match_table, snapshots};

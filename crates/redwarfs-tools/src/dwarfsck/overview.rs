@@ -105,7 +105,10 @@ impl Summary {
         Ok(Self {
             blocks,
             categories: named,
-            metadata: stored.map(|stored| (stored, metadata.bytes().len() as u64)),
+            // An archive has it together with others.
+            metadata: stored
+                .filter(|_| !image.is_archived())
+                .map(|stored| (stored, metadata.bytes().len() as u64)),
             options: option_names(metadata)?,
             separator: separator(metadata)?,
         })

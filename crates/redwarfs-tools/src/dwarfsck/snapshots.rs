@@ -12,7 +12,7 @@ use redwarfs_format::section::{HiddenClass, SectionType, Snapshot, SnapshotTable
 use redwarfs_io::{AtomicFile, LockedFile, Medium, Overwrite};
 use redwarfs_reader::{Image, SnapshotChoice};
 use redwarfs_rewrite::merge::MergeOptions;
-use redwarfs_writer::SilentProgress;
+use redwarfs_writer::{Counters, Level, Progress};
 
 use super::args::Args;
 use super::output::{Output, output_error, shown};
@@ -145,6 +145,9 @@ fn failed(what: &str, path: &Path, error: Error) -> ToolError {
         Error::Archived(_) => failure
             .cause(error)
             .hint("dwarfsextract --snapshot extracts it"),
+        Error::OnlyArchive => failure
+            .cause(error)
+            .hint("--compact with --repack writes a copy whose newest snapshot can be continued"),
         Error::Pinned(_) => failure.cause(error).hint("--unpin-snapshot allows it"),
         Error::Recovery => failure
             .cause(error)
@@ -419,6 +422,26 @@ fn change(args: &Args, input: &Path, workers: usize) -> Result<()> {
 
 /// Names the hidden sections that a copy does not have, because they describe the bytes of the old file. A copy that is
 /// built anew has an index of anchors.
+/// Shows warnings and errors.
+struct Logged<'a> {
+    counters: Counters,
+    logger: &'a Logger,
+}
+
+impl Progress for Logged<'_> {
+    fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    fn log(&self, level: Level, message: &str) {
+        match level {
+            Level::Error => self.logger.error(message),
+            Level::Warn => self.logger.warn(message),
+            _ => {}
+        }
+    }
+}
+
 fn warn_of_dropped(image: &Image, anew: bool, logger: &Logger) {
     let trailers = image.container().trailers.iter();
     let dropped: BTreeSet<String> = trailers
@@ -486,14 +509,25 @@ fn compact(
     let image = open(args, None, input, workers)?;
     let fail = |e| failed("cannot compact", input, e);
     let plan = redwarfs_append::Compaction::of(&image).map_err(fail)?;
+    let own = &args.snapshots;
     let report = |verb: &str, done: &Compacted| {
         let archived = match done.archived {
             0 => String::new(),
             some => format!(", {some} of them archived"),
         };
+        let size = match done.old_size.checked_sub(done.new_size) {
+            Some(less) => format!("{verb} {} of", format_size(less)),
+            // It has other blocks or codecs than before.
+            None => {
+                let more = format_size(done.new_size - done.old_size);
+                format!(
+                    "the copy {} {more} larger than",
+                    if own.dry_run { "would be" } else { "is" }
+                )
+            }
+        };
         format!(
-            "{verb} {} of {}: {}{archived}, {} of {} left",
-            format_size(done.old_size.saturating_sub(done.new_size)),
+            "{size} {}: {}{archived}, {} of {} left",
             format_size(done.old_size),
             counted(u64::from(done.snapshots), "snapshot", "snapshots"),
             counted(u64::from(done.live_blocks), "block", "blocks"),
@@ -502,7 +536,6 @@ fn compact(
     };
     let stop =
         stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
-    let own = &args.snapshots;
     let anew = own.repack.is_some() || own.archive.is_some();
     let write = |out: &mut dyn std::io::Write| {
         if !anew {
@@ -515,7 +548,11 @@ fn compact(
             Some(newest) => Archiving::AllBut(newest),
             None => Archiving::AsBefore,
         };
-        plan.rebuild(&options, archiving, out, &SilentProgress::default(), &stop)
+        let progress = Logged {
+            counters: Counters::default(),
+            logger,
+        };
+        plan.rebuild(&options, archiving, out, &progress, &stop)
     };
     if own.dry_run {
         let result = match anew {
