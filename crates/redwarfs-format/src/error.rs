@@ -80,6 +80,22 @@ impl Error {
             other => other,
         }
     }
+
+    /// A copy for another receiver; the source of an I/O error becomes its text.
+    #[must_use]
+    pub fn replicate(&self) -> Self {
+        match self {
+            Self::NotAnImage(s) => Self::NotAnImage(s.clone()),
+            Self::Unsupported(s) => Self::Unsupported(s.clone()),
+            Self::Corrupt { what, at } => Self::Corrupt {
+                what: what.clone(),
+                at: *at,
+            },
+            Self::Unverified(s) => Self::Unverified(s.clone()),
+            Self::Limit(s) => Self::Limit(s.clone()),
+            Self::Io(e) => Self::Io(std::io::Error::new(e.kind(), e.to_string())),
+        }
+    }
 }
 
 /// Result with [`Error`] as the default error type.
@@ -100,5 +116,20 @@ mod tests {
         );
         let error = Error::Unsupported("codec".into()).at(1, 2);
         assert_eq!(error.to_string(), "unsupported: codec");
+    }
+
+    #[test]
+    fn a_copy_says_the_same() {
+        let io = std::io::Error::new(std::io::ErrorKind::NotFound, "gone");
+        for error in [
+            Error::NotAnImage("text".into()),
+            Error::Unsupported("codec".into()),
+            Error::corrupt_at("bad sum", 4, 80619),
+            Error::Unverified("no digests".into()),
+            Error::Limit("large".into()),
+            io.into(),
+        ] {
+            assert_eq!(format!("{:?}", error.replicate()), format!("{error:?}"));
+        }
     }
 }

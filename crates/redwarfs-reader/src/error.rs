@@ -1,25 +1,9 @@
-//! Errors that name the place, and errors for several receivers.
+//! Errors that name the place.
 
 use std::io;
 
 use redwarfs_format::Error;
 use redwarfs_format::section::Section;
-
-/// A copy of `error` for another receiver; the source of an I/O error becomes its text.
-pub(crate) fn replicate(error: &Error) -> Error {
-    match error {
-        Error::NotAnImage(s) => Error::NotAnImage(s.clone()),
-        Error::Unsupported(s) => Error::Unsupported(s.clone()),
-        Error::Corrupt { what, at } => Error::Corrupt {
-            what: what.clone(),
-            at: *at,
-        },
-        Error::Limit(s) => Error::Limit(s.clone()),
-        Error::Unverified(s) => Error::Unverified(s.clone()),
-        Error::Io(e) => Error::Io(io::Error::new(e.kind(), e.to_string())),
-        other => Error::Io(io::Error::other(other.to_string())),
-    }
-}
 
 /// Adds the section's position and the offset of its payload in the image to `error`. Lists and reports
 /// of damage name a section by the same offset.

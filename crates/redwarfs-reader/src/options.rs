@@ -97,7 +97,7 @@ pub struct OpenOptions {
     /// have 8-byte headers have no checksums. They are always checked.
     pub check: bool,
     /// If the metadata is uncompressed and has at least 256 KiB, only verify it at first, and load its
-    /// parts when they are needed. If it has at least 1 MiB in several separate LZMA blocks, decode each one when it is needed.
+    /// parts when they are needed. If it has at least 1 MiB in several separate LZMA blocks, decode each one as far as it is needed.
     /// Then every operation may fail, or wait for the source or for decoding; see
     /// [`Image::load_metadata`](crate::Image::load_metadata). Not together with `check`.
     pub lazy_metadata: bool,

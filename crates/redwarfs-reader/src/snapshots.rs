@@ -328,8 +328,8 @@ impl Image {
         }
     }
 
-    /// Opens the newest generation that the file has now, in the way in which this one was opened. They share the block
-    /// cache.
+    /// Opens the newest generation that the file has now, in the way in which this one was opened, but with all of its
+    /// metadata in memory. They share the block cache.
     ///
     /// # Errors
     /// As [`Image::from_source`]; [`Error::Unsupported`] if the file cannot grow.
@@ -339,6 +339,8 @@ impl Image {
         let options = OpenOptions {
             offset: ImageOffset::At(self.container().offset),
             snapshot: None,
+            // Who follows a file does so in a thread of its own. The one that reads requests must not wait later.
+            lazy_metadata: false,
             ..self.options_in_group()
         };
         Self::from_source(source.ok_or_else(cannot)?, &options)

@@ -1,22 +1,18 @@
 //! Compressed metadata whose tables are decoded when they are needed.
 //!
-//! A table of LZMA-compressed metadata is a block of its `.xz` stream, and gets a decoder of its own. The root and what
-//! is in it are at the start of most tables, so the first requests need little of a table. A table of which more is needed is
-//! decoded to its end, so that few decoders hold a dictionary at a time.
+//! A table of LZMA-compressed metadata is a block of its `.xz` stream, and gets a decoder of its own. A table is decoded in
+//! order, as far as a request needs it. A request waits for no more than that, also while another thread decodes the table
+//! further: no lock is held meanwhile, and each part is there when it was decoded.
 
-use std::io;
 use std::ops::Range;
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use redwarfs_codec::Decoder;
 use redwarfs_format::frozen::LazyBytes;
 use redwarfs_format::section::Section;
 use redwarfs_format::{Error, Result};
 
-use crate::error::{in_section, replicate};
-
-/// Bytes at the start of a table that are decoded as far as they are needed (1 MiB).
-const START: usize = 1 << 20;
+use crate::error::in_section;
 
 /// The bytes that `decoder` makes, of which none were made so far. Until all of a table is decoded, its
 /// decoder and its stored bytes stay in memory.
@@ -46,21 +42,25 @@ pub(crate) fn decode_when_needed(decoder: Decoder, section: &Section) -> Result<
 
 /// A table, or everything.
 struct Table {
-    /// Where it is in the metadata.
-    start: usize,
+    /// Where it ends in the metadata.
     end: usize,
     state: Mutex<State>,
+    /// Something was decoded, or cannot be.
+    changed: Condvar,
 }
 
-/// What is left of a table.
+/// How far a table is decoded.
 struct State {
     /// Where decoding stands in the metadata.
     at: usize,
     left: Left,
 }
 
+/// What is left of a table.
 enum Left {
     Some(Box<Decoder>),
+    /// A thread decodes the next part.
+    Busy,
     Nothing,
     Failed(Error),
 }
@@ -68,44 +68,172 @@ enum Left {
 impl Table {
     fn new(range: Range<usize>, decoder: Decoder) -> Self {
         Self {
-            start: range.start,
             end: range.end,
             state: Mutex::new(State {
                 at: range.start,
                 left: Left::Some(Box::new(decoder)),
             }),
+            changed: Condvar::new(),
         }
     }
 
-    /// Decodes at least up to the end of a part, and puts all parts that this makes. If another thread decodes the table, it
-    /// waits.
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that is done while it is locked can panic half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Decodes at least up to the end of a part, and puts all parts that this makes. While another thread decodes the next
+    /// part, it waits.
     fn decode(&self, end: usize, put: &dyn Fn(usize, Box<[u8]>)) -> Result<()> {
-        let far = end - self.start > START;
-        let end = if far { self.end } else { end };
-        // After a panic, decoder and place may not fit together.
-        let state = self.state.lock();
-        let mut state =
-            state.map_err(|_| io::Error::other("a thread that decoded has panicked"))?;
+        let mut state = self.state();
         while state.at < end {
             let start = state.at;
-            let to = start.saturating_add(LazyBytes::PART).min(self.end);
-            let decoder = match &mut state.left {
-                Left::Some(decoder) => decoder,
-                Left::Failed(e) => return Err(replicate(e)),
-                Left::Nothing => return Err(Error::corrupt("metadata ends early")),
-            };
-            let mut bytes = vec![0; to - start].into_boxed_slice();
-            if let Err(e) = decoder.fill(&mut bytes) {
-                state.left = Left::Failed(replicate(&e));
-                return Err(e);
+            match std::mem::replace(&mut state.left, Left::Busy) {
+                Left::Some(mut decoder) => {
+                    drop(state);
+                    let to = start.saturating_add(LazyBytes::PART).min(self.end);
+                    let decoding = Decoding(self);
+                    let mut bytes = vec![0; to - start].into_boxed_slice();
+                    let filled = decoder.fill(&mut bytes);
+                    if filled.is_ok() {
+                        // Whoever finds it decoded finds the part.
+                        put(start, bytes);
+                    }
+                    state = decoding.end(filled.map(|()| (to, decoder)));
+                }
+                Left::Busy => {
+                    let woken = self.changed.wait(state);
+                    state = woken.unwrap_or_else(PoisonError::into_inner);
+                }
+                Left::Failed(e) => {
+                    let copy = e.replicate();
+                    state.left = Left::Failed(e);
+                    return Err(copy);
+                }
+                Left::Nothing => {
+                    state.left = Left::Nothing;
+                    return Err(Error::corrupt("metadata ends early"));
+                }
             }
-            state.at = to;
-            if to == self.end {
-                state.left = Left::Nothing;
-            }
-            // Before the lock is given back: whoever finds the table decoded finds the part.
-            put(start, bytes);
         }
         Ok(())
+    }
+}
+
+/// A thread decodes a part of a table, and all others have to wait. If it panics, decoder and place may not fit together.
+struct Decoding<'a>(&'a Table);
+
+impl<'a> Decoding<'a> {
+    /// Up to where the table is decoded now, with its decoder; or why it is not.
+    fn end(self, decoded: Result<(usize, Box<Decoder>)>) -> MutexGuard<'a, State> {
+        let table = self.0;
+        std::mem::forget(self);
+        let mut state = table.state();
+        match decoded {
+            Ok((to, decoder)) => {
+                state.at = to;
+                state.left = if to == table.end {
+                    Left::Nothing
+                } else {
+                    Left::Some(decoder)
+                };
+            }
+            Err(e) => state.left = Left::Failed(e),
+        }
+        table.changed.notify_all();
+        state
+    }
+}
+
+impl Drop for Decoding<'_> {
+    fn drop(&mut self) {
+        let what = "a thread that decoded metadata has panicked";
+        self.0.state().left = Left::Failed(Error::corrupt(what));
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::mpsc;
+    use std::thread;
+
+    use redwarfs_format::section::CompressionId;
+
+    use super::*;
+
+    const PART: usize = LazyBytes::PART;
+
+    fn data(parts: usize) -> Vec<u8> {
+        (0..parts * PART)
+            .map(|i| (i / 13 * 7 + i / 65_536) as u8)
+            .collect()
+    }
+
+    fn table(data: &[u8]) -> Table {
+        let codec: redwarfs_codec::CodecSpec = "lzma:level=1".parse().unwrap();
+        let payload = codec.compressor().compress(data).unwrap().data.unwrap();
+        let decoder = Decoder::new(CompressionId::LZMA, payload, 1 << 30).unwrap();
+        // It begins somewhere in the metadata.
+        Table::new(100..100 + data.len(), decoder)
+    }
+
+    #[test]
+    fn a_request_decodes_what_it_needs() {
+        // More than a MiB.
+        let data = data(40);
+        let table = table(&data);
+        let made = Mutex::new(Vec::new());
+        let put = |start: usize, bytes: Box<[u8]>| made.lock().unwrap().push((start, bytes));
+        for needed in [30 * PART, 7 * PART, 31 * PART, 40 * PART, 3 * PART] {
+            let before = made.lock().unwrap().len();
+            table.decode(100 + needed, &put).unwrap();
+            let parts = made.lock().unwrap().len();
+            assert_eq!(parts, before.max(needed / PART));
+        }
+        let made = made.into_inner().unwrap();
+        let parts = made.iter().zip(data.chunks(PART));
+        for (index, ((start, bytes), expected)) in parts.enumerate() {
+            assert_eq!(*start, 100 + index * PART);
+            assert!(**bytes == *expected);
+        }
+    }
+
+    #[test]
+    fn a_request_does_not_wait_for_parts_that_others_need() {
+        let data = data(8);
+        let table = table(&data);
+        let (come, came) = mpsc::channel();
+        let (go, gone) = mpsc::channel();
+        thread::scope(|scope| {
+            let table = &table;
+            scope.spawn(move || {
+                let put = |start: usize, _: Box<[u8]>| {
+                    if start == 100 + 5 * PART {
+                        come.send(()).unwrap();
+                        gone.recv().unwrap();
+                    }
+                };
+                table.decode(table.end, &put).unwrap();
+            });
+            came.recv().unwrap();
+            let nothing = |start: usize, _: Box<[u8]>| panic!("{start}");
+            table.decode(100 + 5 * PART, &nothing).unwrap();
+            go.send(()).unwrap();
+        });
+        assert!(matches!(table.state().left, Left::Nothing));
+    }
+
+    #[test]
+    fn a_panic_is_damage_and_nobody_waits_for_ever() {
+        let table = table(&data(3));
+        let failing = |start: usize, _: Box<[u8]>| assert_eq!(start, 100);
+        let panicked = catch_unwind(AssertUnwindSafe(|| table.decode(table.end, &failing)));
+        assert!(panicked.is_err());
+        let nothing = |start: usize, _: Box<[u8]>| panic!("{start}");
+        table.decode(100 + PART, &nothing).unwrap();
+        let e = table.decode(100 + 2 * PART, &nothing).unwrap_err();
+        assert!(matches!(e, Error::Corrupt { .. }), "{e}");
     }
 }

@@ -338,6 +338,22 @@ fn a_medium_that_fails_for_a_while_is_asked_again() {
 }
 
 #[test]
+fn the_newest_generation_is_in_memory_when_it_is_open() {
+    let name = format!("redwarfs-reader-lazy-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let plain = image();
+    for bytes in [compressed(&plain, "lzma:level=1", &[]), plain] {
+        std::fs::write(&path, bytes).unwrap();
+        let image = Image::open(&path, &options()).unwrap();
+        assert!(matches!(image.metadata().bytes(), FrozenBytes::Lazy(_)));
+        let newest = image.open_newest().unwrap();
+        assert!(matches!(newest.metadata().bytes(), FrozenBytes::Whole(_)));
+        assert_eq!(time_of(&newest, 3).unwrap(), 3 * 12_345);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
 fn locked_metadata_are_in_memory() {
     let (image, source) = open(&image());
     // Whether locking is allowed does not matter here.

@@ -56,14 +56,24 @@ impl FrozenBytes {
             .chain(parts.filter_map(|part| part.bytes.get().map(AsRef::as_ref)))
     }
 
-    /// Loads the parts that are not in memory.
+    /// Loads the parts that are not in memory. A part that is damaged keeps no other from being loaded.
     ///
     /// # Errors
-    /// Those of the function that loads.
+    /// Those of the function that loads: [`Error::Io`] at once, else the first one at the end.
     pub fn load_all(&self) -> Result<()> {
         match self {
             Self::Whole(_) => Ok(()),
-            Self::Lazy(bytes) => (0..bytes.parts.len()).try_for_each(|i| bytes.part(i).map(drop)),
+            Self::Lazy(bytes) => {
+                let mut damage = Ok(());
+                for index in 0..bytes.parts.len() {
+                    match bytes.part(index) {
+                        Err(e @ Error::Io(_)) => return Err(e),
+                        Err(e) => damage = damage.and(Err(e)),
+                        Ok(_) => {}
+                    }
+                }
+                damage
+            }
         }
     }
 }
@@ -405,6 +415,27 @@ mod tests {
         }
         let (none, _) = tables(&[], &data);
         assert_eq!((none.len(), none.bits(0, 64).unwrap()), (0, 0));
+    }
+
+    #[test]
+    fn damage_of_a_part_keeps_no_other_from_being_loaded() {
+        let lazy = LazyBytes::new(5 * PART, |range| match range.start / PART {
+            1 => Err(Error::corrupt("first")),
+            3 => Err(Error::corrupt("second")),
+            _ => Ok(vec![7; range.len()].into()),
+        });
+        let bytes = FrozenBytes::from(lazy);
+        let e = bytes.load_all().unwrap_err().to_string();
+        assert!(e.ends_with("first"), "{e}");
+        assert_eq!(bytes.in_memory().count(), 3);
+        let lazy = LazyBytes::new(5 * PART, |range| match range.start / PART {
+            1 => Err(Error::corrupt("damaged")),
+            3 => Err(io::Error::other("unplugged").into()),
+            _ => Ok(vec![7; range.len()].into()),
+        });
+        let bytes = FrozenBytes::from(lazy);
+        let e = bytes.load_all().unwrap_err();
+        assert!(matches!(e, Error::Io(_)), "{e}");
     }
 
     #[test]

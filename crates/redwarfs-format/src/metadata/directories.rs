@@ -1,7 +1,6 @@
 //! The table of directories, and what is found out about them where the image does not store it.
 
-use std::sync::OnceLock;
-
+use super::once::Once;
 use super::table::{Column, List, Numbers};
 use super::view::bad;
 use crate::error::Result;
@@ -20,7 +19,7 @@ pub(super) struct Directories {
     packed: bool,
     entry_inode: Column,
     count: u32,
-    found: OnceLock<Found>,
+    found: Once<Found>,
 }
 
 /// What a pass over all entries finds: 4 bytes for each directory, or 8 if directories are packed.
@@ -45,12 +44,13 @@ impl Directories {
         }
         let (first, own) = (list.column(2)?, list.column(3)?);
         let own_stored = !packed && (own.width() > 0 || list.len() <= 2);
-        let found = OnceLock::new();
-        if legacy {
+        let found = if legacy {
             // There is nothing to find.
             let (own, parent) = (Vec::new(), Vec::new());
-            let _ = found.set(Found { own, parent });
-        }
+            Once::of(Found { own, parent })
+        } else {
+            Once::new()
+        };
         Ok(Self {
             first: if packed {
                 Numbers::packed(first, false, "packed directory table")
@@ -105,15 +105,12 @@ impl Directories {
 
     #[inline]
     fn found(&self, data: BitSource<'_>) -> Result<&Found> {
-        match self.found.get() {
-            Some(found) => Ok(found),
-            None => self.find(data),
-        }
+        self.found.get_or_make(|| self.find(data))
     }
 
     /// Looks for the directories among all entries.
     #[cold]
-    fn find(&self, data: BitSource<'_>) -> Result<&Found> {
+    fn find(&self, data: BitSource<'_>) -> Result<Found> {
         let mut own = vec![u32::MAX; self.count as usize];
         for e in 0..self.entry_inode.len() {
             let ino = self.entry_inode.get32(data, e)?;
@@ -145,6 +142,6 @@ impl Directories {
             }
         }
         own.push(0);
-        Ok(self.found.get_or_init(|| Found { own, parent }))
+        Ok(Found { own, parent })
     }
 }

@@ -10,6 +10,7 @@ mod encoded;
 mod extents;
 mod inspect;
 mod model;
+mod once;
 mod open;
 mod pack;
 mod strings;

@@ -1,7 +1,6 @@
 //! Resolved places of tables inside the frozen bytes.
 
-use std::sync::OnceLock;
-
+use super::once::Once;
 use crate::error::{Error, Result};
 use crate::frozen::{BitSource, Kid, Node, Pos, Value, element, locate};
 
@@ -74,7 +73,7 @@ pub(super) struct Differences {
     from_zero: bool,
     /// The name of the table, for errors.
     what: &'static str,
-    sums: OnceLock<Vec<u32>>,
+    sums: Once<Vec<u32>>,
 }
 
 impl Differences {
@@ -84,14 +83,12 @@ impl Differences {
     /// `Corrupt` if a number exceeds 32 bits, and the errors of [`Column::get`].
     #[inline]
     fn sums(&self, data: BitSource<'_>) -> Result<&[u32]> {
-        match self.sums.get() {
-            Some(sums) => Ok(sums),
-            None => self.add_up(data),
-        }
+        let sums = self.sums.get_or_make(|| self.add_up(data));
+        sums.map(Vec::as_slice)
     }
 
     #[cold]
-    fn add_up(&self, data: BitSource<'_>) -> Result<&[u32]> {
+    fn add_up(&self, data: BitSource<'_>) -> Result<Vec<u32>> {
         let mut sums = Vec::with_capacity(self.len() as usize);
         if self.from_zero {
             sums.push(0);
@@ -104,7 +101,7 @@ impl Differences {
                 .ok_or_else(what)?;
             sums.push(sum);
         }
-        Ok(self.sums.get_or_init(|| sums))
+        Ok(sums)
     }
 
     fn len(&self) -> u32 {
@@ -120,7 +117,7 @@ impl Numbers {
             column,
             from_zero,
             what,
-            sums: OnceLock::new(),
+            sums: Once::new(),
         })
     }
 

@@ -11,7 +11,7 @@ use super::shared::SharedCache;
 use super::slot::{Decoding, Plain, SEGMENT, Slot, Turn};
 use super::stats::count;
 use crate::ahead::Urgency;
-use crate::error::{in_section, replicate};
+use crate::error::in_section;
 
 /// Bytes that are decoded and published at a time (1 MiB) if a whole block is requested, and its
 /// decoder needs less memory than the decoded block.
@@ -87,7 +87,7 @@ impl SharedCache {
                 let e = Arc::new(e);
                 self.forget(&slot);
                 turn.fail(Arc::clone(&e));
-                Err(replicate(&e))
+                Err(e.replicate())
             }
         }
     }

@@ -9,7 +9,6 @@ use redwarfs_format::{BlockNo, Error, Result};
 
 use super::memory::{Buffer, Filler};
 use super::scratch::LARGEST;
-use crate::error::replicate;
 use crate::options::BlockAllocator;
 use crate::sys;
 use crate::verify::KnownLeaves;
@@ -287,7 +286,7 @@ impl Slot {
             }
             match &*state {
                 SlotState::Complete => return Ok(None),
-                SlotState::Failed(e) => return Err(replicate(e)),
+                SlotState::Failed(e) => return Err(e.replicate()),
                 SlotState::Busy => {
                     if waiting.is_none() {
                         if self.waiting.fetch_add(1, Ordering::Relaxed) > 0 {
