@@ -4,8 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-
-use redwarfs_io::Source as _;
+use std::sync::atomic::AtomicBool;
 
 use crate::inode::Inodes;
 use crate::records::{Record, Records, Spill, number};
@@ -165,16 +164,27 @@ impl Finished {
         Ok(Some((inode, children)))
     }
 
-    /// Moves the tree to a temporary file in `directory`. Returns its size in bytes.
+    /// The first error of reading the temporary file, if there was one.
+    pub(crate) fn failure(&self) -> Option<io::Error> {
+        match &self.entries {
+            Records::Memory(_) => None,
+            Records::File { file, .. } => file.failure(),
+        }
+    }
+
+    /// Moves the tree to a temporary file in `directory`. Returns its size in bytes; none if files there are in memory
+    /// themselves. The tree then stays where it is, as after an error.
     ///
     /// # Errors
-    /// There can be no file, or there is no room.
-    pub(crate) fn spill(&mut self, directory: &Path) -> io::Result<u64> {
+    /// There can be no file, or there is no room; [`io::ErrorKind::Interrupted`] when `stop` is set.
+    pub(crate) fn spill(&mut self, directory: &Path, stop: &AtomicBool) -> io::Result<Option<u64>> {
         let (Records::Memory(entries), Records::Memory(names)) = (&self.entries, &self.names)
         else {
-            return Ok(0);
+            return Ok(None);
         };
-        let mut spill = Spill::new(directory)?;
+        let Some(mut spill) = Spill::new(directory, stop)? else {
+            return Ok(None);
+        };
         let name = |entry: &Entry| {
             let (start, length) = entry.name();
             names.get(start..start + length).unwrap_or_default()
@@ -194,7 +204,7 @@ impl Finished {
         self.names = all_names.in_file(&file);
         self.entries = moved.in_file(&file);
         self.inodes.replace(inodes.in_file(&file));
-        file.len()
+        file.len().map(Some)
     }
 }
 
@@ -232,7 +242,9 @@ mod tests {
         };
         let (memory, mut file) = (make(), make());
         let place = tempfile::tempdir().unwrap();
-        assert!(file.spill(place.path()).unwrap() > 40_000);
+        let running = AtomicBool::new(false);
+        let size = file.spill(place.path(), &running).unwrap();
+        assert!(size.unwrap() > 40_000);
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
         assert!(file.memory() < memory.memory() / 5);
         let mut todo = vec![Vec::new()];

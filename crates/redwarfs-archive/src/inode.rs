@@ -450,7 +450,7 @@ impl Inodes {
     ///
     /// # Errors
     /// There is no room, or the table is in a file.
-    pub(crate) fn write(&self, spill: &mut Spill) -> io::Result<Spilled> {
+    pub(crate) fn write(&self, spill: &mut Spill<'_>) -> io::Result<Spilled> {
         match &self.list {
             Records::Memory(list) => spill.table(list.iter().copied()),
             Records::File { .. } => Err(io::ErrorKind::AlreadyExists.into()),
@@ -566,7 +566,8 @@ mod tests {
         }
         check(&inodes, &all, true);
         let place = tempfile::tempdir().unwrap();
-        let mut spill = Spill::new(place.path()).unwrap();
+        let running = std::sync::atomic::AtomicBool::new(false);
+        let mut spill = Spill::new(place.path(), &running).unwrap().unwrap();
         let written = inodes.write(&mut spill).unwrap();
         let before = inodes.memory();
         inodes.replace(written.in_file(&spill.finish().unwrap()));

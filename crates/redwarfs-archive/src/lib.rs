@@ -204,7 +204,8 @@ pub struct ArchiveOptions {
     /// Directory of the temporary files for contents and entries.
     pub spool: PathBuf,
     /// Most memory for entries, in bytes. When they have been read, they wait in a temporary file if they take more than a 16th
-    /// of it.
+    /// of it. They stay in memory, and a message says so, if there can be no file, or if files in `spool` are in memory
+    /// themselves.
     pub memory_limit: Option<u64>,
     /// Numbers of users and groups that access control lists have only by name.
     pub accounts: Accounts,

@@ -114,14 +114,30 @@ pub(crate) fn read(
     let mut tree = reader.tree.finish();
     let limit = options.memory_limit.unwrap_or(u64::MAX);
     if tree.memory() > limit / SPILLED_FROM {
-        let size = tree.spill(&options.spool).map_err(|source| Error::Spool {
-            directory: options.spool.clone(),
-            source,
-        })?;
-        progress.log(
-            Level::Verbose,
-            &format!("entries wait in a temporary file of {size} bytes"),
-        );
+        let directory = options.spool.display();
+        match tree.spill(&options.spool, stop) {
+            Ok(Some(size)) => progress.log(
+                Level::Verbose,
+                &format!("entries wait in a temporary file of {size} bytes"),
+            ),
+            Ok(None) => progress.log(
+                Level::Verbose,
+                &format!("entries stay in memory, because {directory} is in memory, too"),
+            ),
+            Err(_) if stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
+            Err(source) if tree.memory() > limit => {
+                return Err(Error::Spool {
+                    directory: options.spool.clone(),
+                    source,
+                });
+            }
+            Err(source) => progress.log(
+                Level::Warn,
+                &format!(
+                    "entries stay in memory: cannot write a temporary file in {directory}: {source}"
+                ),
+            ),
+        }
     }
     let stores = Stores {
         spool,

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use redwarfs_io::{FileSource, Source as _};
 
@@ -53,7 +54,7 @@ pub(crate) enum Records<T> {
     Memory(Vec<T>),
     /// In a file, from this byte on.
     File {
-        file: Arc<FileSource>,
+        file: Arc<SpillFile>,
         start: u64,
         count: usize,
     },
@@ -120,9 +121,41 @@ impl<T: Record> Records<T> {
     }
 }
 
+/// A temporary file with tables.
+#[derive(Debug)]
+pub(crate) struct SpillFile {
+    source: FileSource,
+    /// The first error of reading it.
+    failure: OnceLock<(io::ErrorKind, String)>,
+}
+
+impl SpillFile {
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let read = self.source.read_exact_at(offset, buf);
+        read.inspect_err(|e| {
+            let _ = self.failure.set((e.kind(), e.to_string()));
+        })
+    }
+
+    /// The first error of reading it, if there was one.
+    pub(crate) fn failure(&self) -> Option<io::Error> {
+        let (kind, text) = self.failure.get()?;
+        Some(io::Error::new(*kind, text.clone()))
+    }
+
+    /// Its size in bytes.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn len(&self) -> io::Result<u64> {
+        self.source.len()
+    }
+}
+
 /// A temporary file that tables are written to. It has no name, so nothing is left of it, however the program ends.
-pub(crate) struct Spill {
+pub(crate) struct Spill<'a> {
     file: File,
+    stop: &'a AtomicBool,
     written: u64,
     buffer: Vec<u8>,
 }
@@ -133,21 +166,29 @@ pub(crate) struct Spilled {
     count: usize,
 }
 
-impl Spill {
+impl<'a> Spill<'a> {
+    /// None if files in `directory` are in memory themselves. Writing ends with [`io::ErrorKind::Interrupted`] when `stop` is
+    /// set.
+    ///
     /// # Errors
     /// There can be no file in `directory`.
-    pub(crate) fn new(directory: &Path) -> io::Result<Self> {
-        Ok(Self {
-            file: redwarfs_io::temporary_file(directory)?,
+    pub(crate) fn new(directory: &Path, stop: &'a AtomicBool) -> io::Result<Option<Self>> {
+        let file = redwarfs_io::temporary_file(directory)?;
+        if redwarfs_io::is_in_memory(&file) {
+            return Ok(None);
+        }
+        Ok(Some(Self {
+            file,
+            stop,
             written: 0,
             buffer: Vec::with_capacity(BUFFER),
-        })
+        }))
     }
 
     /// Writes a table.
     ///
     /// # Errors
-    /// There is no room.
+    /// There is no room, or the work was stopped.
     pub(crate) fn table<T: Record>(
         &mut self,
         records: impl Iterator<Item = T>,
@@ -166,6 +207,9 @@ impl Spill {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
         self.file.write_all(&self.buffer)?;
         self.written += self.buffer.len() as u64;
         self.buffer.clear();
@@ -176,17 +220,17 @@ impl Spill {
     ///
     /// # Errors
     /// Those of the system.
-    pub(crate) fn finish(self) -> io::Result<Arc<FileSource>> {
-        Ok(Arc::new(FileSource::of(
-            self.file,
-            Path::new("the temporary file"),
-        )?))
+    pub(crate) fn finish(self) -> io::Result<Arc<SpillFile>> {
+        Ok(Arc::new(SpillFile {
+            source: FileSource::of(self.file, Path::new("the temporary file of the entries"))?,
+            failure: OnceLock::new(),
+        }))
     }
 }
 
 impl Spilled {
     /// The table, in the file that it was written to.
-    pub(crate) fn in_file<T>(self, file: &Arc<FileSource>) -> Records<T> {
+    pub(crate) fn in_file<T>(self, file: &Arc<SpillFile>) -> Records<T> {
         Records::File {
             file: Arc::clone(file),
             start: self.start,
@@ -202,7 +246,8 @@ mod tests {
     #[test]
     fn tables_in_a_file_are_those_in_memory() {
         let directory = tempfile::tempdir().unwrap();
-        let mut spill = Spill::new(directory.path()).unwrap();
+        let running = AtomicBool::new(false);
+        let mut spill = Spill::new(directory.path(), &running).unwrap().unwrap();
         let first: Vec<u8> = (0..3_000_000u32).map(|i| ((i * 7) >> 3) as u8).collect();
         let second = b"abc".to_vec();
         let a = spill.table(first.iter().copied()).unwrap();
@@ -233,6 +278,23 @@ mod tests {
             for at in [0, 2, 3, 2_999_999, 3_000_000] {
                 assert_eq!(table.get(at).unwrap(), list.get(at).copied());
             }
+        }
+        assert!(file.failure().is_none());
+    }
+
+    #[test]
+    fn writing_stops_and_no_file_is_made_in_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let stopped = AtomicBool::new(true);
+        let mut spill = Spill::new(directory.path(), &stopped).unwrap().unwrap();
+        let written = spill.table([1u8; 9].into_iter());
+        let Err(e) = written else { panic!("written") };
+        assert_eq!(e.kind(), io::ErrorKind::Interrupted);
+        assert!(Spill::new(&directory.path().join("none"), &stopped).is_err());
+        // Where Linux has shared memory.
+        let shared = Path::new("/dev/shm");
+        if cfg!(target_os = "linux") && shared.is_dir() {
+            assert!(Spill::new(shared, &stopped).unwrap().is_none());
         }
     }
 }

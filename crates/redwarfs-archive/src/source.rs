@@ -155,19 +155,20 @@ impl ArchiveSource {
         (name, inode): (&[u8], u32),
     ) -> io::Result<(DirItem, bool)> {
         let name = name.to_vec();
-        let mut number = Some(inode);
-        let link = tree.inodes.target(inode)?.is_some();
+        let found = tree.inodes.get(inode)?;
+        let link = found.as_ref().is_some_and(|found| found.target.is_some());
         let whole = if path.is_empty() {
             name.clone()
         } else {
             [path, b"/", &name].concat()
         };
-        if link && self.symlinks == Symlinks::Follow {
-            number = self.resolve(tree, &whole)?.map(|(number, _)| number);
-        }
-        let meta = number
-            .ok_or_else(missing)
-            .and_then(|number| meta(tree, number));
+        let meta = if link && self.symlinks == Symlinks::Follow {
+            let to = self.resolve(tree, &whole)?.ok_or_else(missing);
+            to.and_then(|(number, _)| meta(tree, number))
+        } else {
+            let found = found.ok_or_else(missing);
+            found.map(|found| meta_of(inode, found))
+        };
         let kept = (!link || self.symlinks != Symlinks::Drop)
             && match (&self.filter, &meta) {
                 (Some(filter), Ok(meta)) => filter(&whole, meta.kind),
@@ -179,7 +180,7 @@ impl ArchiveSource {
     /// The entries of a directory, and of each whether it is part of the tree.
     ///
     /// # Errors
-    /// There is no such directory.
+    /// There is no such directory, or the temporary file with the entries cannot be read.
     pub fn list(&self, path: &[u8]) -> io::Result<Vec<(DirItem, bool)>> {
         let tree = self.tree();
         let (_, children) = self.resolve(&tree, path)?.ok_or_else(missing)?;
@@ -244,12 +245,16 @@ impl ArchiveSource {
 }
 
 fn meta(tree: &Finished, number: u32) -> io::Result<Meta> {
-    let inode: Inode = tree.inodes.get(number)?.ok_or_else(missing)?;
+    let inode = tree.inodes.get(number)?.ok_or_else(missing)?;
+    Ok(meta_of(number, inode))
+}
+
+fn meta_of(number: u32, inode: Inode) -> Meta {
     let allocated = match &inode.data {
         Data::Parts { parts, .. } => parts.iter().map(|part| part.size).sum(),
         _ => inode.size,
     };
-    Ok(Meta {
+    Meta {
         kind: inode.kind,
         permissions: inode.permissions,
         uid: inode.uid,
@@ -265,7 +270,7 @@ fn meta(tree: &Finished, number: u32) -> io::Result<Meta> {
         ctime: inode.ctime.unwrap_or(inode.mtime),
         target: inode.target.map(<[u8]>::into_vec),
         extended: inode.extended,
-    })
+    }
 }
 
 impl Source for ArchiveSource {
@@ -291,6 +296,10 @@ impl Source for ArchiveSource {
         let tree = self.tree();
         let (number, _) = self.resolve(&tree, path)?.ok_or_else(missing)?;
         Ok(Box::new(self.opened(&tree, number)?))
+    }
+
+    fn failure(&self) -> Option<io::Error> {
+        self.tree().failure()
     }
 
     fn no_more_reads(&self) {

@@ -56,12 +56,92 @@ fn entries_wait_in_a_file_if_the_limit_is_low() {
     let limited = limited.source.unwrap();
     assert_eq!(lines(&limited), lines(&usual));
     assert!(limited.memory() < usual.memory() / 20);
-    // Without a place for the file there is no tree.
+    // Without a place for the file they stay where they are.
     let outcome = read(&[("", &bytes)], |options| {
         options.memory_limit = limit;
         options.spool = options.spool.join("none");
     });
-    assert!(matches!(outcome.source, Err(Error::Spool { .. })));
+    let [message] = &outcome.messages[..] else {
+        panic!("{:?}", outcome.messages);
+    };
+    let says = "Warn: entries stay in memory: cannot write a temporary file in none: ";
+    assert!(message.starts_with(says), "{message}");
+    let stays = outcome.source.unwrap();
+    assert_eq!(lines(&stays), lines(&usual));
+    assert!(stays.memory() > usual.memory() / 2);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn files_in_memory_are_no_place_for_entries() {
+    let all: Vec<_> = (0..2000).map(|i| file(&format!("dir/{i}"), b"x")).collect();
+    let bytes = tar(&all);
+    let shared = std::path::Path::new("/dev/shm");
+    if !shared.is_dir() {
+        eprintln!("skipped: there is no /dev/shm");
+        return;
+    }
+    let outcome = read(&[("", &bytes)], |options| {
+        options.memory_limit = Some(512 << 10);
+        options.spool = shared.to_owned();
+    });
+    let usual = read(&[("", &bytes)], |_| ()).source.unwrap();
+    let stays = outcome.source.unwrap();
+    assert_eq!(lines(&stays), lines(&usual));
+    assert!(stays.memory() > usual.memory() / 2);
+}
+
+/// Entries must not be missing in an image because of a file of our own.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_build_fails_if_the_file_with_the_entries_cannot_be_read() {
+    let all: Vec<_> = (0..2000).map(|i| file(&format!("dir/{i}"), b"x")).collect();
+    let bytes = tar(&all);
+    let mut place = std::path::PathBuf::new();
+    let outcome = read(&[("", &bytes)], |options| {
+        options.memory_limit = Some(512 << 10);
+        place.clone_from(&options.spool);
+    });
+    let source = outcome.source.unwrap();
+    let build = || {
+        let log = common::Log::default();
+        let mut image = Vec::new();
+        let built = redwarfs_writer::Builder::new(redwarfs_writer::BuildOptions::default()).build(
+            &source,
+            &mut image,
+            &log,
+            &std::sync::atomic::AtomicBool::new(false),
+        );
+        built.map(|_| image)
+    };
+    assert!(build().is_ok());
+    assert!(source.failure().is_none());
+    let mut cut = 0;
+    for descriptor in std::fs::read_dir("/proc/self/fd").unwrap() {
+        let descriptor = descriptor.unwrap().path();
+        if std::fs::read_link(&descriptor).is_ok_and(|to| to.starts_with(&place)) {
+            let file = std::fs::OpenOptions::new().write(true).open(&descriptor);
+            // The archive has a name.
+            let file = file.unwrap();
+            let link = std::fs::read_link(&descriptor).unwrap();
+            if !link.to_string_lossy().contains(".archive") {
+                file.set_len(10).unwrap();
+                cut += 1;
+            }
+        }
+    }
+    assert_eq!(cut, 1);
+    let error = build().unwrap_err();
+    assert!(
+        matches!(error, redwarfs_writer::Error::Source(_)),
+        "{error}"
+    );
+    let text = error.to_string();
+    assert!(
+        text.contains("the temporary file of the entries: reading"),
+        "{text}"
+    );
+    assert!(source.failure().is_some());
 }
 
 #[test]

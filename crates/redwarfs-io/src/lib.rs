@@ -34,7 +34,7 @@ pub mod path;
 pub mod place;
 mod source;
 
-pub use atomic::{AtomicFile, Notice, Origin, Overwrite, temporary_file};
+pub use atomic::{AtomicFile, Notice, Origin, Overwrite, is_in_memory, temporary_file};
 pub use disk_cache::{CacheEntry, CacheKey, Checkpoint, DiskCache, DiskCacheStats};
 pub use fault::{Fault, FaultSource};
 pub use in_place::{Append, AppendWriter, LockedFile, Medium};

@@ -135,6 +135,7 @@ impl Builder {
 
         progress.phase(Phase::Scanning);
         let tree = tree::list(context)?;
+        not_failed(source)?;
         report.listed();
 
         progress.phase(Phase::Hashing);
@@ -194,6 +195,7 @@ impl Builder {
         let blocks = stored.blocks();
         report.compressed(blocks);
 
+        not_failed(source)?;
         progress.phase(Phase::Metadata);
         source.no_more_reads();
         let emitted = emit::finish(
@@ -221,4 +223,9 @@ impl Builder {
             wall_ns: u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         })
     }
+}
+
+/// What a failing source did not tell must not be missing in an image.
+fn not_failed(source: &dyn Source) -> Result<()> {
+    source.failure().map_or(Ok(()), |e| Err(Error::Source(e)))
 }

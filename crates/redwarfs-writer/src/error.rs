@@ -8,7 +8,7 @@ pub enum Error {
     /// An option is out of its range, or options contradict each other.
     #[error("invalid option: {0}")]
     InvalidOption(String),
-    /// The root of the source cannot be used.
+    /// The root of the source cannot be used, or the source [has failed](crate::Source::failure).
     #[error("cannot read the input: {0}")]
     Source(std::io::Error),
     /// The output cannot be written.

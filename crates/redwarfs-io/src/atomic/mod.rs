@@ -6,9 +6,9 @@ mod unix;
 mod windows;
 
 #[cfg(unix)]
-pub use unix::{AtomicFile, Origin, temporary_file};
+pub use unix::{AtomicFile, Origin, is_in_memory, temporary_file};
 #[cfg(windows)]
-pub use windows::{AtomicFile, Origin, temporary_file};
+pub use windows::{AtomicFile, Origin, is_in_memory, temporary_file};
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;

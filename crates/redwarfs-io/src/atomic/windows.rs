@@ -281,6 +281,11 @@ pub fn temporary_file(directory: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Whether the contents of a file take memory until it is removed. Windows has no such file systems of its own.
+pub fn is_in_memory(_file: &File) -> bool {
+    false
+}
+
 fn create_hidden(target: &Path) -> io::Result<(File, PathBuf)> {
     create_hidden_with(target, OpenOptions::new())
 }

@@ -356,6 +356,10 @@ impl Source for Difference {
         self.inner.memory().saturating_add(held)
     }
 
+    fn failure(&self) -> Option<io::Error> {
+        self.inner.failure()
+    }
+
     fn no_more_reads(&self) {
         self.inner.no_more_reads();
     }

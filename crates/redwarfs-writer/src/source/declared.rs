@@ -389,6 +389,10 @@ impl Source for DeclaredSource {
         own.saturating_add(self.inner.memory())
     }
 
+    fn failure(&self) -> Option<io::Error> {
+        self.inner.failure()
+    }
+
     fn no_more_reads(&self) {
         self.inner.no_more_reads();
     }

@@ -201,6 +201,12 @@ pub trait Source: Send + Sync + Debug {
     /// The file is then stored as an empty one, and counted as an error.
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>>;
 
+    /// What keeps the source from telling its entries, such as an error of a file of its own. Entries that are missing for this
+    /// reason are no problems of the input: the build ends with this error.
+    fn failure(&self) -> Option<io::Error> {
+        None
+    }
+
     /// Nothing is listed or opened from here on, so the source may free its memory. A build calls this before it makes
     /// metadata.
     fn no_more_reads(&self) {}

@@ -130,6 +130,10 @@ impl Source for TimedSource {
         self.inner.memory()
     }
 
+    fn failure(&self) -> Option<io::Error> {
+        self.inner.failure()
+    }
+
     fn no_more_reads(&self) {
         self.inner.no_more_reads();
     }

@@ -451,6 +451,22 @@ pub fn temporary_file(directory: &Path) -> io::Result<File> {
     Ok(file)
 }
 
+/// Whether the contents of a file take memory until it is removed, as in a tmpfs. Known on Linux only: false elsewhere.
+pub fn is_in_memory(file: &File) -> bool {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    {
+        // tmpfs and ramfs, in a number of another type on each processor, which may have a sign.
+        let kinds = [0x0102_1994, 0x8584_58f6];
+        let found = rustix::fs::fstatfs(file);
+        found.is_ok_and(|found| kinds.contains(&(i128::from(found.f_type) & 0xffff_ffff)))
+    }
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    {
+        let _ = file;
+        false
+    }
+}
+
 /// An unnamed file in `dir`, or none if the file system or the kernel does not support that.
 fn open_unnamed(dir: &OwnedFd, mode: Mode) -> io::Result<Option<File>> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;

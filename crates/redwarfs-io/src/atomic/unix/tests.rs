@@ -368,4 +368,10 @@ fn temporary_files_have_no_name() {
     crate::os::read_exact_at(&file, 0, &mut found).unwrap();
     assert_eq!(&found, b"words");
     assert!(super::temporary_file(&dir.path().join("none")).is_err());
+    let shared = std::path::Path::new("/dev/shm");
+    if cfg!(target_os = "linux") && shared.is_dir() {
+        assert!(super::is_in_memory(&super::temporary_file(shared).unwrap()));
+        let proc = std::fs::File::open("/proc/self/status").unwrap();
+        assert!(!super::is_in_memory(&proc));
+    }
 }

@@ -167,6 +167,9 @@ impl Lister<'_> {
                 Err(self.context.watch.too_many(load))
             }
             Err(error) => {
+                if let Some(failure) = source.failure() {
+                    return Err(Error::Source(failure));
+                }
                 let what = format!("cannot read directory, storing it empty: {error}");
                 self.context.problem(path, &what);
                 Ok(None)
