@@ -147,7 +147,10 @@ fn failed(what: &str, path: &Path, error: Error) -> ToolError {
             .hint("dwarfsextract --snapshot extracts it"),
         Error::OnlyArchive => failure
             .cause(error)
-            .hint("--compact with --repack writes a copy whose newest snapshot can be continued"),
+            .hint(
+                "if nothing else is damaged, --compact with --repack writes a copy whose newest snapshot can be \
+                 continued; dwarfsextract --snapshot extracts each tree",
+            ),
         Error::Pinned(_) => failure.cause(error).hint("--unpin-snapshot allows it"),
         Error::Recovery => failure
             .cause(error)
