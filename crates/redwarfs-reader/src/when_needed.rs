@@ -44,13 +44,13 @@ pub(crate) fn decode_when_needed(decoder: Decoder, section: &Section) -> Result<
 struct Table {
     /// Where it ends in the metadata.
     end: usize,
-    state: Mutex<State>,
+    progress: Mutex<Progress>,
     /// Something was decoded, or cannot be.
     changed: Condvar,
 }
 
 /// How far a table is decoded.
-struct State {
+struct Progress {
     /// Where decoding stands in the metadata.
     at: usize,
     left: Left,
@@ -69,7 +69,7 @@ impl Table {
     fn new(range: Range<usize>, decoder: Decoder) -> Self {
         Self {
             end: range.end,
-            state: Mutex::new(State {
+            progress: Mutex::new(Progress {
                 at: range.start,
                 left: Left::Some(Box::new(decoder)),
             }),
@@ -77,20 +77,20 @@ impl Table {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn progress(&self) -> MutexGuard<'_, Progress> {
         // Nothing that is done while it is locked can panic half-way.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Decodes at least up to the end of a part, and puts all parts that this makes. While another thread decodes the next
     /// part, it waits.
     fn decode(&self, end: usize, put: &dyn Fn(usize, Box<[u8]>)) -> Result<()> {
-        let mut state = self.state();
-        while state.at < end {
-            let start = state.at;
-            match std::mem::replace(&mut state.left, Left::Busy) {
+        let mut progress = self.progress();
+        while progress.at < end {
+            let start = progress.at;
+            match std::mem::replace(&mut progress.left, Left::Busy) {
                 Left::Some(mut decoder) => {
-                    drop(state);
+                    drop(progress);
                     let to = start.saturating_add(LazyBytes::PART).min(self.end);
                     let decoding = Decoding(self);
                     let mut bytes = vec![0; to - start].into_boxed_slice();
@@ -99,19 +99,19 @@ impl Table {
                         // Whoever finds it decoded finds the part.
                         put(start, bytes);
                     }
-                    state = decoding.end(filled.map(|()| (to, decoder)));
+                    progress = decoding.end(filled.map(|()| (to, decoder)));
                 }
                 Left::Busy => {
-                    let woken = self.changed.wait(state);
-                    state = woken.unwrap_or_else(PoisonError::into_inner);
+                    let woken = self.changed.wait(progress);
+                    progress = woken.unwrap_or_else(PoisonError::into_inner);
                 }
                 Left::Failed(e) => {
                     let copy = e.replicate();
-                    state.left = Left::Failed(e);
+                    progress.left = Left::Failed(e);
                     return Err(copy);
                 }
                 Left::Nothing => {
-                    state.left = Left::Nothing;
+                    progress.left = Left::Nothing;
                     return Err(Error::corrupt("metadata ends early"));
                 }
             }
@@ -125,30 +125,30 @@ struct Decoding<'a>(&'a Table);
 
 impl<'a> Decoding<'a> {
     /// Up to where the table is decoded now, with its decoder; or why it is not.
-    fn end(self, decoded: Result<(usize, Box<Decoder>)>) -> MutexGuard<'a, State> {
+    fn end(self, decoded: Result<(usize, Box<Decoder>)>) -> MutexGuard<'a, Progress> {
         let table = self.0;
         std::mem::forget(self);
-        let mut state = table.state();
+        let mut progress = table.progress();
         match decoded {
             Ok((to, decoder)) => {
-                state.at = to;
-                state.left = if to == table.end {
+                progress.at = to;
+                progress.left = if to == table.end {
                     Left::Nothing
                 } else {
                     Left::Some(decoder)
                 };
             }
-            Err(e) => state.left = Left::Failed(e),
+            Err(e) => progress.left = Left::Failed(e),
         }
         table.changed.notify_all();
-        state
+        progress
     }
 }
 
 impl Drop for Decoding<'_> {
     fn drop(&mut self) {
         let what = "a thread that decoded metadata has panicked";
-        self.0.state().left = Left::Failed(Error::corrupt(what));
+        self.0.progress().left = Left::Failed(Error::corrupt(what));
         self.0.changed.notify_all();
     }
 }
@@ -222,7 +222,7 @@ mod tests {
             table.decode(100 + 5 * PART, &nothing).unwrap();
             go.send(()).unwrap();
         });
-        assert!(matches!(table.state().left, Left::Nothing));
+        assert!(matches!(table.progress().left, Left::Nothing));
     }
 
     #[test]

@@ -262,3 +262,38 @@ fn the_reference_reads_the_newest_snapshot_and_the_archive() {
         }
     }
 }
+
+#[test]
+fn a_check_says_what_it_leaves_out_and_finds_damaged_tables() {
+    let uncovered = "of older snapshots or hidden sections";
+    let mut place = Place::new(1);
+    let said = place.good(&["--check-integrity"]);
+    assert!(said.contains("OK: ") && !said.contains(uncovered), "{said}");
+    for _ in 0..6 {
+        place.night();
+    }
+    let said = place.good(&["--check-integrity"]);
+    assert!(said.contains(uncovered), "{said}");
+    place.archive(&["--archive"]);
+    let said = place.good(&["--check-integrity"]);
+    assert!(said.contains(uncovered), "{said}");
+
+    // The table of the archive, to which that of the newest generation leads.
+    let sections = place.good(&["--snapshot=s1", "--detail=3"]);
+    let table = sections
+        .lines()
+        .find(|line| line.contains("type=SNAPSHOTS"));
+    let (_, offset) = table.unwrap().split_once("offset=").unwrap();
+    let offset: usize = offset.split(',').next().unwrap().parse().unwrap();
+    let mut bytes = fs::read(place.path("image")).unwrap();
+    bytes[offset + 64 + 20] ^= 1;
+    fs::write(place.path("image"), bytes).unwrap();
+    for how in [&[][..], &["--check-integrity"], &["-j"]] {
+        let said = place.check(1, how);
+        assert!(said.contains("snapshots cannot be found"), "{said}");
+    }
+    assert!(place.check(1, &[]).contains("damaged: 1 error"));
+    // The newest tree is there.
+    place.good(&["--no-check"]);
+    assert!(place.extracted(&[]) == *place.states.last().unwrap());
+}

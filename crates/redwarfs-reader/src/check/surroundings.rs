@@ -12,8 +12,8 @@ use redwarfs_io::Source;
 
 use super::finding::{Declaration, Finding, FindingKind};
 use super::options::VerifyMode;
-use super::scanner::INDEX_MINOR;
-use super::sections::SectionList;
+use super::scanner::{HEADER, INDEX_MINOR};
+use super::sections::{ListedSection, SectionList};
 use crate::image::Image;
 use crate::options::ImageOffset;
 use crate::payload::PIECE;
@@ -34,6 +34,8 @@ pub enum UncoveredReason {
     Digests,
     /// The format has no checksums.
     NoChecksums,
+    /// They are sections that only older snapshots need, or hidden ones that are no trailers.
+    Older,
     /// Not bytes that are there, but sections that may be missing at the end.
     End,
 }
@@ -58,6 +60,7 @@ impl UncoveredReason {
             Self::Behind => "behind",
             Self::Digests => "digests",
             Self::NoChecksums => "no_checksums",
+            Self::Older => "older",
             Self::End => "end",
         }
     }
@@ -90,6 +93,17 @@ enum Behind {
     Other,
 }
 
+/// The bytes of an image with long headers that are in none of the sections of a list. 0 if headers are lost: then nobody
+/// knows where their sections end.
+fn unlisted(list: &SectionList, container: &Container) -> u64 {
+    let listed = |sum: u64, listed: &ListedSection| {
+        let length = HEADER.saturating_add(listed.section.length);
+        (!listed.lost).then(|| sum.saturating_add(length))
+    };
+    let listed = list.sections.iter().try_fold(0, listed);
+    listed.map_or(0, |listed| container.size.saturating_sub(listed))
+}
+
 /// Looks at what surrounds an image whose sections are listed and checked in `mode`.
 ///
 /// # Errors
@@ -109,6 +123,10 @@ pub(super) fn look(
     } else if mode == VerifyMode::Fast {
         let digests = (list.sections.len() as u64).saturating_mul(DIGEST);
         found.not_covered(UncoveredReason::Digests, None, digests);
+    }
+
+    if list.has_hashes() {
+        found.not_covered(UncoveredReason::Older, None, unlisted(list, container));
     }
 
     let end = container.offset.saturating_add(container.size);

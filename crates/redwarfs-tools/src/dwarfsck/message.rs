@@ -61,6 +61,7 @@ pub(super) fn uncovered(uncovered: &Uncovered) -> String {
         UncoveredReason::Behind => format!("{bytes} behind the image"),
         UncoveredReason::Digests => format!("{bytes} of digests (see --check-integrity)"),
         UncoveredReason::NoChecksums => format!("{bytes} of a format without checksums"),
+        UncoveredReason::Older => format!("{bytes} of older snapshots or hidden sections"),
         UncoveredReason::End => "a missing end (there is no section index)".to_owned(),
     }
 }

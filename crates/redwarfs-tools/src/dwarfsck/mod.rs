@@ -141,6 +141,11 @@ fn run(args: &Args) -> Result<u8> {
         let result = examine(args, input, image.clone(), verifying, workers, &logger)?;
         errors += result.report.findings.len() as u64;
         log_findings(&result, args.verbose, &mut failures, &logger);
+        if !args.no_check
+            && let Err(e) = snapshots::check_tables(&image)
+        {
+            failures.add("snapshots cannot be found", None, &e);
+        }
         checked = Some(result);
     }
 

@@ -31,12 +31,26 @@ const LEVEL: u8 = 7;
 /// Older snapshots in which a signature is looked for.
 const LOOKED_AT: usize = 64;
 
+fn has_table(image: &Image) -> bool {
+    let mut trailers = image.container().trailers.iter();
+    trailers.any(|section| section.ty == SectionType::SNAPSHOTS)
+}
+
+/// Reads the tables of snapshots, of which older ones can be in older generations.
+///
+/// # Errors
+/// Why the snapshots of the file cannot be found.
+pub(super) fn check_tables(image: &Image) -> redwarfs_format::Result<()> {
+    if has_table(image) {
+        image.snapshot_tables()?;
+    }
+    Ok(())
+}
+
 /// Warns of a newest snapshot that no signature covers, if an older one has any.
 pub(super) fn warn_of_old_signature(image: &Image, logger: &Logger) {
-    let trailers = &image.container().trailers;
-    let has_table = trailers.iter().any(|s| s.ty == SectionType::SNAPSHOTS);
-    // Damage is named elsewhere.
-    let Some(table) = has_table.then(|| image.snapshots().ok()).flatten() else {
+    // `check_tables` names damage.
+    let Some(table) = has_table(image).then(|| image.snapshots().ok()).flatten() else {
         return;
     };
     let mut latest = table.present().rev().take(LOOKED_AT);
