@@ -210,8 +210,10 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("checkpoint");
         let all = run(&options, &tree, &path, i64::MAX);
-        prop_assert_eq!(all.reused, 0);
         prop_assert!(all.image.as_ref() == Some(&whole), "a checkpoint changes the image");
+        // Equal blocks are one entry, which the second one of them may find.
+        let equal = summary.blocks - blocks(&path);
+        prop_assert!(all.reused <= equal, "{} {equal}", all.reused);
         Checkpoint::open(&path).unwrap().remove();
         let mut before = 0;
         for (part, workers) in ends {
@@ -219,12 +221,11 @@ proptest! {
             let steps = (part * all.steps as f64) as i64;
             let ended = run(&options, &tree, &path, steps);
             prop_assert!(ended.image.is_none_or(|image| image == whole));
-            prop_assert!(ended.reused == 0 || before > 0);
+            prop_assert!(ended.reused <= equal || before > 0);
             before = u64::max(before, blocks(&path));
         }
         let last = run(&options, &tree, &path, i64::MAX);
         prop_assert!(last.image == Some(whole), "an interruption changes the image");
-        // Equal blocks are one entry.
         prop_assert!(last.reused >= before && last.reused <= summary.blocks, "{before} {}", last.reused);
         let again = run(&options, &tree, &path, i64::MAX);
         prop_assert_eq!(again.reused, summary.blocks);

@@ -15,7 +15,7 @@ const DIR_ENTRIES: i16 = 19;
 /// use redwarfs_format::frozen::Widths;
 /// use redwarfs_format::metadata::{EncodedTables, InodeData, Metadata, freeze};
 ///
-/// let inode = |i| InodeData { mtime_offset: i, ..InodeData::default() };
+/// let inode = |i: u32| InodeData { mtime_offset: i.into(), ..InodeData::default() };
 /// let mut tables = EncodedTables::new(Widths::Minimal);
 /// tables.inodes(|| (0..1000).map(inode))?;
 /// let mut metadata = Metadata::default();
