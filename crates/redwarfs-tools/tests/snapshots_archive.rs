@@ -17,25 +17,25 @@ use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
 type Files = BTreeMap<String, Vec<u8>>;
 
 /// An image with a snapshot for each state of a tree.
-struct Place {
+struct Nights {
     dir: tempfile::TempDir,
     random: Random,
     states: Vec<Files>,
 }
 
-impl Place {
-    fn new(nights: usize) -> Self {
-        let mut place = Self {
+impl Nights {
+    fn new(count: usize) -> Self {
+        let mut nights = Self {
             dir: tempfile::tempdir().unwrap(),
             random: Random::new(7),
             states: Vec::new(),
         };
-        fs::create_dir_all(place.path("tree/sub")).unwrap();
-        fs::write(place.path("tree/a"), place.random.text(30_000)).unwrap();
-        for _ in 0..nights {
-            place.night();
+        fs::create_dir_all(nights.path("tree/sub")).unwrap();
+        fs::write(nights.path("tree/a"), nights.random.text(30_000)).unwrap();
+        for _ in 0..count {
+            nights.night();
         }
-        place
+        nights
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -53,11 +53,11 @@ impl Place {
         fs::write(self.path("tree").join(name), self.random.text(5_000)).unwrap();
         let (tree, image, name) = (self.text("tree"), self.text("image"), format!("s{number}"));
         let fixed = ["-i", &tree, "-l3", "--no-progress", "--log-level=warn"];
-        let place: &[&str] = match number {
+        let target: &[&str] = match number {
             1 => &["-o", &image],
             _ => &["--append", &image, "--snapshot-name", &name, "--checksum"],
         };
-        must(MKDWARFS, [&fixed[..], place].concat());
+        must(MKDWARFS, [&fixed[..], target].concat());
         if number == 1 {
             self.good(&["--rename-snapshot", "1", "s1"]);
         }
@@ -127,65 +127,65 @@ fn files(root: &Path) -> Files {
 
 #[test]
 fn old_snapshots_go_into_an_archive() {
-    let mut place = Place::new(5);
-    let before = fs::read(place.path("image")).unwrap();
-    let copy = place.text("copy");
-    let would = place.good(&["--compact", &copy, "--archive", "--dry-run"]);
+    let mut nights = Nights::new(5);
+    let before = fs::read(nights.path("image")).unwrap();
+    let copy = nights.text("copy");
+    let would = nights.good(&["--compact", &copy, "--archive", "--dry-run"]);
     assert!(would.starts_with("would free "), "{would}");
     assert!(would.contains("5 snapshots, 4 of them archived"), "{would}");
-    assert!(!place.path("copy").exists());
-    let did = place.archive(&["--archive"]);
+    assert!(!nights.path("copy").exists());
+    let did = nights.archive(&["--archive"]);
     assert_eq!(did.replace("freed", "would free"), would);
-    place.good(&["--check-integrity", "--decode"]);
-    place.good(&["--snapshot=s2", "--check-integrity", "--decode"]);
-    let listed = place.good(&["--snapshots"]);
+    nights.good(&["--check-integrity", "--decode"]);
+    nights.good(&["--snapshot=s2", "--check-integrity", "--decode"]);
+    let listed = nights.good(&["--snapshots"]);
     assert!(
         listed.contains("s4 (archived)") && listed.ends_with("s5\n"),
         "{listed}"
     );
-    place.all_come_back();
-    let list = place.list();
+    nights.all_come_back();
+    let list = nights.list();
     let directories: Vec<&Value> = list.iter().map(|one| &one["directory"]).collect();
     assert_eq!(directories[1], "0000000002");
     assert!(directories[4].is_null());
-    let differs = place.good(&["--diff", "s2", "s5"]);
+    let differs = nights.good(&["--diff", "s2", "s5"]);
     // The directory may have another time.
     let differs = differs.lines().filter(|line| !line.starts_with('m'));
     assert!(differs.eq(["+ sub/f0", "M sub/f1", "M sub/f2"]));
 
     // It goes on.
     for _ in 0..3 {
-        place.night();
+        nights.night();
     }
-    place.all_come_back();
-    let refused = place.check(1, &["--roll-back", "s3"]);
+    nights.all_come_back();
+    let refused = nights.check(1, &["--roll-back", "s3"]);
     assert!(
         refused.contains("snapshot 's3' is in an archive"),
         "{refused}"
     );
-    let refused = place.check(1, &["--roll-back", "s3", "--dry-run"]);
+    let refused = nights.check(1, &["--roll-back", "s3", "--dry-run"]);
     assert!(refused.contains("is in an archive"), "{refused}");
-    place.good(&["--rename-snapshot", "s3", "other", "--pin-snapshot", "s2"]);
-    let refused = place.check(1, &["--delete-snapshot", "s2"]);
+    nights.good(&["--rename-snapshot", "s3", "other", "--pin-snapshot", "s2"]);
+    let refused = nights.check(1, &["--delete-snapshot", "s2"]);
     assert!(refused.contains("pinned"), "{refused}");
-    place.good(&["--rename-snapshot", "other", "s3"]);
-    let did = place.archive(&["--archive=2", "--repack=3"]);
+    nights.good(&["--rename-snapshot", "other", "s3"]);
+    let did = nights.archive(&["--archive=2", "--repack=3"]);
     assert!(did.contains("8 snapshots, 6 of them archived"), "{did}");
-    place.all_come_back();
-    place.good(&["--check-integrity", "--decode"]);
-    let did = place.archive(&["--repack=3"]);
+    nights.all_come_back();
+    nights.good(&["--check-integrity", "--decode"]);
+    let did = nights.archive(&["--repack=3"]);
     assert!(did.contains("8 snapshots, 6 of them archived"), "{did}");
-    let did = place.archive(&[]);
+    let did = nights.archive(&[]);
     assert!(did.contains("8 snapshots, 6 of them archived"), "{did}");
-    place.all_come_back();
-    let did = place.archive(&["--archive=100"]);
+    nights.all_come_back();
+    let did = nights.archive(&["--archive=100"]);
     assert!(
         did.contains("8 snapshots, ") && !did.contains("archived"),
         "{did}"
     );
-    place.all_come_back();
+    nights.all_come_back();
     assert!(before.len() > 1000);
-    let alone = place.check(1, &["--archive"]);
+    let alone = nights.check(1, &["--archive"]);
     assert!(alone.contains("--compact"), "{alone}");
 }
 
@@ -194,15 +194,15 @@ fn a_mount_shows_the_snapshots_of_an_archive() {
     if !can_mount("a_mount_shows_the_snapshots_of_an_archive") {
         return;
     }
-    let mut place = Place::new(4);
-    place.archive(&["--archive"]);
-    let image = place.path("image");
+    let mut nights = Nights::new(4);
+    nights.archive(&["--archive"]);
+    let image = nights.path("image");
     {
         let mount = Mount::background(&image, "snapshot=s2");
-        assert!(files(mount.point()) == place.states[1]);
+        assert!(files(mount.point()) == nights.states[1]);
     }
     let mount = Mount::background(&image, "snapshots=.snapshots");
-    assert!(files(mount.point()) == place.states[3]);
+    assert!(files(mount.point()) == nights.states[3]);
     let shown = mount.point().join(".snapshots");
     let mut names: Vec<_> = fs::read_dir(&shown)
         .unwrap()
@@ -210,16 +210,16 @@ fn a_mount_shows_the_snapshots_of_an_archive() {
         .collect();
     names.sort();
     assert_eq!(names, ["s1", "s2", "s3", "s4"]);
-    for (number, state) in (1..).zip(&place.states) {
+    for (number, state) in (1..).zip(&nights.states) {
         assert!(
             files(&shown.join(format!("s{number}"))) == *state,
             "{number}"
         );
     }
     drop(mount);
-    place.night();
+    nights.night();
     let mount = Mount::background(&image, "snapshots=all");
-    for (number, state) in (1..).zip(&place.states) {
+    for (number, state) in (1..).zip(&nights.states) {
         assert!(
             files(&mount.point().join(format!("all/s{number}"))) == *state,
             "{number}"
@@ -232,28 +232,28 @@ fn the_reference_reads_the_newest_snapshot_and_the_archive() {
     let Some(programs) = reference() else {
         return;
     };
-    let mut place = Place::new(4);
-    place.archive(&["--archive"]);
+    let mut nights = Nights::new(4);
+    nights.archive(&["--archive"]);
     let extract = |image: &str| {
         let to = tempfile::tempdir().unwrap();
         let arguments = ["-i", image, "-o", to.path().to_str().unwrap()];
         must(programs.join("dwarfsextract"), arguments);
         files(to.path())
     };
-    let image = place.text("image");
+    let image = nights.text("image");
     for _ in 0..2 {
         let output = must(programs.join("dwarfsck"), ["--check-integrity", &image]);
         assert!(output.stderr.is_empty(), "{output:?}");
-        assert!(extract(&image) == *place.states.last().unwrap());
-        place.night();
+        assert!(extract(&image) == *nights.states.last().unwrap());
+        nights.night();
     }
-    let first = &place.list()[0];
+    let first = &nights.list()[0];
     let (end, directory) = (&first["image_size"], first["directory"].as_str().unwrap());
     assert_eq!(directory, "0000000001");
     let bytes = fs::read(&image).unwrap();
-    fs::write(place.path("cut"), &bytes[..end.as_u64().unwrap() as usize]).unwrap();
-    let all = extract(&place.text("cut"));
-    for (number, state) in (1..4).zip(&place.states) {
+    fs::write(nights.path("cut"), &bytes[..end.as_u64().unwrap() as usize]).unwrap();
+    let all = extract(&nights.text("cut"));
+    for (number, state) in (1..4).zip(&nights.states) {
         for (name, bytes) in state {
             assert!(
                 all[&format!("{number:010}/{name}")] == *bytes,
@@ -266,34 +266,34 @@ fn the_reference_reads_the_newest_snapshot_and_the_archive() {
 #[test]
 fn a_check_says_what_it_leaves_out_and_finds_damaged_tables() {
     let uncovered = "of older snapshots or hidden sections";
-    let mut place = Place::new(1);
-    let said = place.good(&["--check-integrity"]);
+    let mut nights = Nights::new(1);
+    let said = nights.good(&["--check-integrity"]);
     assert!(said.contains("OK: ") && !said.contains(uncovered), "{said}");
     for _ in 0..6 {
-        place.night();
+        nights.night();
     }
-    let said = place.good(&["--check-integrity"]);
+    let said = nights.good(&["--check-integrity"]);
     assert!(said.contains(uncovered), "{said}");
-    place.archive(&["--archive"]);
-    let said = place.good(&["--check-integrity"]);
+    nights.archive(&["--archive"]);
+    let said = nights.good(&["--check-integrity"]);
     assert!(said.contains(uncovered), "{said}");
 
     // The table of the archive, to which that of the newest generation leads.
-    let sections = place.good(&["--snapshot=s1", "--detail=3"]);
+    let sections = nights.good(&["--snapshot=s1", "--detail=3"]);
     let table = sections
         .lines()
         .find(|line| line.contains("type=SNAPSHOTS"));
     let (_, offset) = table.unwrap().split_once("offset=").unwrap();
     let offset: usize = offset.split(',').next().unwrap().parse().unwrap();
-    let mut bytes = fs::read(place.path("image")).unwrap();
+    let mut bytes = fs::read(nights.path("image")).unwrap();
     bytes[offset + 64 + 20] ^= 1;
-    fs::write(place.path("image"), bytes).unwrap();
+    fs::write(nights.path("image"), bytes).unwrap();
     for how in [&[][..], &["--check-integrity"], &["-j"]] {
-        let said = place.check(1, how);
+        let said = nights.check(1, how);
         assert!(said.contains("snapshots cannot be found"), "{said}");
     }
-    assert!(place.check(1, &[]).contains("damaged: 1 error"));
+    assert!(nights.check(1, &[]).contains("damaged: 1 error"));
     // The newest tree is there.
-    place.good(&["--no-check"]);
-    assert!(place.extracted(&[]) == *place.states.last().unwrap());
+    nights.good(&["--no-check"]);
+    assert!(nights.extracted(&[]) == *nights.states.last().unwrap());
 }

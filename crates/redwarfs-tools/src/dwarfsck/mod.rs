@@ -141,10 +141,11 @@ fn run(args: &Args) -> Result<u8> {
         let result = examine(args, input, image.clone(), verifying, workers, &logger)?;
         errors += result.report.findings.len() as u64;
         log_findings(&result, args.verbose, &mut failures, &logger);
-        if !args.no_check
-            && let Err(e) = snapshots::check_tables(&image)
-        {
-            failures.add("snapshots cannot be found", None, &e);
+        if !args.no_check {
+            let is_newest = args.snapshots.snapshot.is_none() && args.image_size.is_none();
+            if let Err(e) = snapshots::check_tables(&image, is_newest, &logger) {
+                failures.add("snapshots cannot be found", None, &e);
+            }
         }
         checked = Some(result);
     }
@@ -317,9 +318,6 @@ fn examine(
     };
     let source = Arc::clone(image.source());
     let list = image.list_sections().map_err(failed)?;
-    if !args.no_check && args.snapshots.snapshot.is_none() && args.image_size.is_none() {
-        snapshots::warn_of_old_signature(&image, logger);
-    }
     let options = check_options(args, workers);
     let report = if !args.no_check {
         // Later ones may follow it.

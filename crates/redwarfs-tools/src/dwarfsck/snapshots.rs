@@ -31,28 +31,27 @@ const LEVEL: u8 = 7;
 /// Older snapshots in which a signature is looked for.
 const LOOKED_AT: usize = 64;
 
-fn has_table(image: &Image) -> bool {
-    let mut trailers = image.container().trailers.iter();
-    trailers.any(|section| section.ty == SectionType::SNAPSHOTS)
-}
-
-/// Reads the tables of snapshots, of which older ones can be in older generations.
+/// Reads the tables of snapshots, of which older ones can be in older generations. If `is_newest`, it warns of a newest
+/// snapshot that no signature covers, if an older one has any.
 ///
 /// # Errors
 /// Why the snapshots of the file cannot be found.
-pub(super) fn check_tables(image: &Image) -> redwarfs_format::Result<()> {
-    if has_table(image) {
-        image.snapshot_tables()?;
+pub(super) fn check_tables(
+    image: &Image,
+    is_newest: bool,
+    logger: &Logger,
+) -> redwarfs_format::Result<()> {
+    let mut trailers = image.container().trailers.iter();
+    if trailers.any(|section| section.ty == SectionType::SNAPSHOTS) {
+        let (table, _) = image.snapshot_tables()?;
+        if is_newest {
+            warn_of_old_signature(image, &table, logger);
+        }
     }
     Ok(())
 }
 
-/// Warns of a newest snapshot that no signature covers, if an older one has any.
-pub(super) fn warn_of_old_signature(image: &Image, logger: &Logger) {
-    // `check_tables` names damage.
-    let Some(table) = has_table(image).then(|| image.snapshots().ok()).flatten() else {
-        return;
-    };
+fn warn_of_old_signature(image: &Image, table: &SnapshotTable, logger: &Logger) {
     let mut latest = table.present().rev().take(LOOKED_AT);
     if latest
         .next()
