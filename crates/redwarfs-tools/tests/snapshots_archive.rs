@@ -293,6 +293,8 @@ fn a_check_says_what_it_leaves_out_and_finds_damaged_tables() {
         assert!(said.contains("snapshots cannot be found"), "{said}");
     }
     assert!(nights.check(1, &[]).contains("damaged: 1 error"));
+    let said = nights.check(1, &["--snapshots"]);
+    assert!(said.contains("the table of snapshots is damaged"), "{said}");
     // The newest tree is there.
     nights.good(&["--no-check"]);
     assert!(nights.extracted(&[]) == *nights.states.last().unwrap());

@@ -403,7 +403,7 @@ impl Neighbours {
     }
 }
 
-/// Whether fetching a block ahead saves more time than it takes, if it will be requested with this probability: a request
+/// Whether fetching a block ahead saves more time than it takes, if it will be requested with this probability. A request
 /// saves one delay, and a block that nobody requests takes the time of its bytes.
 fn is_worth(share: f64, size: u64, in_flight: Option<u64>) -> bool {
     let in_flight = in_flight.unwrap_or(size);

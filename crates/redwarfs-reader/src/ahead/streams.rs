@@ -159,8 +159,8 @@ pub(super) struct Streams {
 /// What to do ahead of a stream: ranges of its file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ToDo {
-    /// To be asked for, from a server. Three quarters of the window or more, so that a few long requests have it, of which
-    /// seldom two run at the same time: a connection takes some round trips to get up to speed, and more beside another one.
+    /// To be asked for, from a server. Three quarters of the window or more, so that a few long requests have it. Seldom two
+    /// of them run at the same time: a connection takes some round trips to get up to speed, and more beside another one.
     pub(super) fetch: Option<Range<u64>>,
     /// To be decoded. From a server, only what was asked for before or is now.
     pub(super) decode: Option<Range<u64>>,

@@ -186,7 +186,7 @@ fn open(
 }
 
 fn table(image: &Image) -> Result<SnapshotTable> {
-    let read = image.snapshots();
+    let read = image.snapshot_tables().map(|(table, _)| table);
     read.map_err(|e| ToolError::new("cannot read the snapshots").cause(ToolError::from(e)))
 }
 
