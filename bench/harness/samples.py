@@ -110,6 +110,8 @@ class Directory(Store):
 
 class Image(Store):
     needs = ("redwarfs",)
+    #: For `mkdwarfs`.
+    more_options = ()
 
     def __init__(self, work, tree, level, mkdwarfs, cache_size=None):
         self.level, self.label, self.suffix = level, f"image, level {level}", f"-{level}.dwarfs"
@@ -117,7 +119,7 @@ class Image(Store):
         super().__init__(work, tree)
 
     def make(self):
-        subprocess.run([self.mkdwarfs, "-i", self.tree, "-o", self.path, "-l", self.level,
+        subprocess.run([self.mkdwarfs, "-i", self.tree, "-o", self.path, "-l", self.level, *self.more_options,
                         "--no-progress", "--log-level=error"], check=True)
 
     def open(self):
@@ -138,6 +140,18 @@ class Unverified(Image):
     def open(self):
         import redwarfs
         return redwarfs.open(self.path, readahead=False, verify=False, **self.cache)
+
+
+class SmallBlocks(Image):
+    """Blocks of the size that SquashFS has: a read of one file decodes less."""
+
+    more_options = ("-S", "17")
+
+    def __init__(self, *arguments, **more):
+        super().__init__(*arguments, **more)
+        self.label += ", blocks of 128 KiB"
+        self.suffix = "-small" + self.suffix
+        self.path = self.work / ("samples" + self.suffix)
 
 
 class ManyAtOnce(Image):
