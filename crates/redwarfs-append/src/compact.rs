@@ -78,6 +78,10 @@ pub struct Compaction {
     offset: u64,
     size: u64,
     kept: Vec<Kept>,
+    /// How generations are opened. They share a cache.
+    open: OpenOptions,
+    /// A snapshot of each archive, so that a rebuild need not decode its metadata again.
+    archives: Vec<Image>,
     /// Offsets of the headers of blocks that are used.
     live: BTreeSet<u64>,
     lasting: Vec<(SectionType, Vec<u8>)>,
@@ -97,26 +101,25 @@ impl Compaction {
         if image.generation()?.is_none() {
             return Err(Error::Unfit("the image has no section index"));
         }
+        let mut open = OpenOptions::default();
+        open.cache_group = Some(CacheGroup::new(&open.cache));
         let mut plan = Self {
             source: Arc::clone(image.source()),
             offset: container.offset,
             size: container.size,
             kept: Vec::new(),
+            open,
+            archives: Vec::new(),
             live: BTreeSet::new(),
             lasting: lasting(image)?,
             hints: image.hints()?,
         };
-        let mut open = OpenOptions::default();
-        open.cache_group = Some(CacheGroup::new(&open.cache));
-        // While one of an archive is open, the others need not decode it again.
-        let mut before: Option<Image> = None;
         for snapshot in table.present() {
             if snapshot.end.is_none() {
                 continue;
             }
-            let older = plan.open(snapshot, &open)?;
+            let older = plan.open(snapshot)?;
             plan.live.extend(blocks_in_use(&older)?);
-            let older = &*before.insert(older);
             // Only neighbours are joined, so that their numbers ascend.
             if let Some(kept) = plan.kept.last_mut()
                 && snapshot.archived
@@ -132,6 +135,9 @@ impl Compaction {
             for section in &mut sections {
                 *section = older.section_with_header(section)?;
             }
+            if snapshot.archived {
+                plan.archives.push(older);
+            }
             plan.kept.push(Kept {
                 snapshots: vec![snapshot.clone()],
                 sections,
@@ -141,14 +147,10 @@ impl Compaction {
     }
 
     /// Opens a generation.
-    fn open(&self, snapshot: &Snapshot, options: &OpenOptions) -> Result<Image> {
+    fn open(&self, snapshot: &Snapshot) -> Result<Image> {
         let source = Arc::clone(&self.source);
-        Ok(Image::from_snapshot(
-            source,
-            self.offset,
-            snapshot,
-            options,
-        )?)
+        let image = Image::from_snapshot(source, self.offset, snapshot, &self.open)?;
+        Ok(image)
     }
 
     fn snapshots(&self) -> impl Iterator<Item = &Snapshot> {
@@ -170,11 +172,9 @@ impl Compaction {
         progress: &dyn Progress,
         stop: &AtomicBool,
     ) -> Result<Compacted> {
-        let mut open = OpenOptions::default();
-        // All of them are open together.
-        open.cache_group = Some(CacheGroup::new(&open.cache));
         let mut options = options.clone();
-        options.caches = open.cache.size;
+        // All of them are open together.
+        options.caches = self.open.cache.size;
         let kept: Vec<&Snapshot> = self.snapshots().collect();
         // The newest one stays what other readers see.
         let most = kept.len().saturating_sub(1);
@@ -182,7 +182,7 @@ impl Compaction {
             Archiving::AsBefore => kept.iter().take_while(|one| one.archived).count().min(most),
             Archiving::AllBut(newest) => most.min(kept.len().saturating_sub(newest as usize)),
         };
-        let images = kept.iter().map(|snapshot| self.open(snapshot, &open));
+        let images = kept.iter().map(|snapshot| self.open(snapshot));
         let images: Vec<Image> = images.collect::<Result<_>>()?;
         let is_index = |section: &Section| section.ty == SectionType::MATCH;
         options.metadata.match_index = images

@@ -445,6 +445,10 @@ impl Source for Layered {
             .saturating_add(directories.saturating_mul(LISTED))
     }
 
+    fn failure(&self) -> Option<io::Error> {
+        self.upper.failure()
+    }
+
     fn no_more_reads(&self) {
         self.upper.no_more_reads();
     }

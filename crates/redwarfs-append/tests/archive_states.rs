@@ -11,16 +11,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use redwarfs_append::{
     Archiving, Base, BaseOptions, Compaction, Error, Punching, TableChange, Trust, change, punch,
 };
+use redwarfs_format::frozen::FrozenBytes;
 use redwarfs_format::metadata::{FileType, Timestamp};
 use redwarfs_format::section::{Section, SectionType};
 use redwarfs_format::{GenerationNo, InodeNo};
 use redwarfs_io::{MemorySource, Source};
 use redwarfs_reader::{CacheGroup, Image, ImageOffset, OpenOptions};
+use redwarfs_rewrite::merge::MergeOptions;
 use redwarfs_testkit::tree::Random;
 use redwarfs_writer::{Builder, MemoryNode, MemoryTree, SilentProgress, TimeResolution};
 use support::{
-    Files, append, append_tree, archived, archived_in, build, build_tree, changed, check, medium,
-    nights, open, options, read, rebuilt, rich_options, told, tree_of,
+    Files, append, append_tree, archived, archived_in, build, build_tree, build_with, changed,
+    check, medium, nights, open, options, read, rebuilt, rich_options, told, tree_of,
 };
 
 fn delete(image: &[u8], numbers: &[u32]) -> Vec<u8> {
@@ -304,8 +306,21 @@ fn the_metadata_of_an_archive_is_decoded_once() {
     let reads = || source.reads.swap(0, Ordering::Relaxed);
     let newest = Image::from_source(source.clone(), &OpenOptions::default()).unwrap();
     assert_eq!(reads(), 0);
-    Compaction::of(&newest).unwrap();
+    let plan = Compaction::of(&newest).unwrap();
     assert_eq!(reads(), 1);
+    // A rebuild takes what the plan has decoded.
+    let mut merge = MergeOptions::level(1);
+    merge.version_history = false;
+    let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
+    let made = plan.rebuild(
+        &merge,
+        Archiving::AsBefore,
+        &mut io::sink(),
+        &progress,
+        &stop,
+    );
+    assert_eq!((made.unwrap().archived, reads()), (11, 0));
+    drop(plan);
     Punching::of(&newest).unwrap();
     assert_eq!(reads(), 1);
     let time = Timestamp {
@@ -347,4 +362,43 @@ fn the_metadata_of_an_archive_is_decoded_once() {
     let (first, second) = (open(0), open(1));
     assert!(read(&first) == states[0] && read(&second) == states[1]);
     assert_eq!(reads(), 1);
+}
+
+#[test]
+fn all_metadata_of_a_snapshot_is_in_memory_and_read_once() {
+    let mut random = Random::new(28);
+    let mut name = || {
+        let bytes = random.bytes(40);
+        let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+        digits.collect::<String>()
+    };
+    let mut files: Files = (0..9_000)
+        .map(|_| (format!("d/{}", name()), Vec::new()))
+        .collect();
+    files.insert("data".into(), b"something".to_vec());
+    let mut plain = options(1);
+    plain.metadata_compression = "null".parse().unwrap();
+    plain.metadata_alternative = None;
+    let image = build_with(&files, &plain);
+    let image = append(&image, &Files::new(), "empty", &options(1));
+    let first = open(&image, Some("1"));
+    let metadata = first
+        .container()
+        .only_section_of_type(SectionType::METADATA_V2)
+        .unwrap();
+    assert!(metadata.length > 256 << 10);
+    let source = Arc::new(Counting {
+        bytes: MemorySource::new(image),
+        place: metadata.payload_offset,
+        reads: AtomicU64::new(0),
+    });
+    let mut lazy = OpenOptions::default();
+    lazy.lazy_metadata = true;
+    let newest = Image::from_source(source.clone(), &lazy).unwrap();
+    let table = newest.snapshots().unwrap();
+    let opened = newest.file().open_snapshot(&table.snapshots[0]).unwrap();
+    assert_eq!(source.reads.load(Ordering::Relaxed), 1);
+    assert!(matches!(opened.metadata().bytes(), FrozenBytes::Whole(_)));
+    assert_eq!(read(&opened), files);
+    assert_eq!(source.reads.load(Ordering::Relaxed), 1);
 }

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 use redwarfs_format::frozen::FrozenBytes;
 use redwarfs_format::history::History;
 use redwarfs_format::metadata::{FileType, MetadataView, Stat};
-use redwarfs_format::section::{
-    CompressionId, Container, Section, SectionType, Snapshot, locate_image_number,
-};
+use redwarfs_format::section::{CompressionId, Container, Section, SectionType, Snapshot};
 use redwarfs_format::{BlockNo, Error, GenerationNo, InodeNo, Result};
 use redwarfs_io::{FileSource, Source};
 
@@ -21,7 +19,8 @@ use crate::cache::{ArchiveKey, BlockCache, CacheGroup, CacheStats};
 use crate::disk::DiskBlocks;
 use crate::error::{in_section, wrong_type};
 use crate::identity::ImageIdentity;
-use crate::options::{ImageOffset, OpenOptions};
+use crate::locate;
+use crate::options::OpenOptions;
 use crate::payload::{PIECE, Payloads, checksum_error};
 use crate::perfmon::{Component, PerfMonitor, Timer};
 use crate::record::Recorder;
@@ -156,31 +155,7 @@ impl Image {
     ///
     /// [`Error::Unsupported`] is also the error of a snapshot that does not exist.
     pub fn from_source(source: Arc<dyn Source>, options: &OpenOptions) -> Result<Self> {
-        let size = source.len()?;
-        let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
-        let locate = |number| locate_image_number(number, size, &read, &|at| source.next_data(at));
-        let known = match options.offset {
-            _ if !source.is_remote() => None,
-            // An image at the start of the file is the first one.
-            ImageOffset::Auto | ImageOffset::Nth(1) => Some(0),
-            ImageOffset::At(offset) => Some(offset),
-            ImageOffset::Nth(_) => None,
-        };
-        let by_index = |offset| {
-            let will_need = |range| source.will_need(&[range]);
-            Container::open_by_index(&read, &will_need, size, offset, options.image_size)
-        };
-        let container = match known.map(by_index).transpose()?.flatten() {
-            Some(container) => container,
-            None => {
-                let offset = match options.offset {
-                    ImageOffset::Auto => locate(1)?,
-                    ImageOffset::Nth(number) => locate(number)?,
-                    ImageOffset::At(offset) => offset,
-                };
-                Container::open(&read, size, offset, options.image_size)?
-            }
-        };
+        let container = locate::newest(&source, options)?;
         let Some(choice) = &options.snapshot else {
             return Self::from_container(source, container, options);
         };
@@ -284,8 +259,7 @@ impl Image {
                 None => {
                     let payload = payloads.read_vec(&metadata)?;
                     let most = limit(&metadata, METADATA_LIMIT);
-                    // The tree of a snapshot is compared as a whole.
-                    if lazy && options.snapshot.is_none() {
+                    if lazy {
                         payloads.decompress_when_needed(&metadata, payload, most)?
                     } else {
                         payloads.decompress(&metadata, payload, most)?.into()

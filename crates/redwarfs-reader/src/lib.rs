@@ -52,6 +52,7 @@ mod error;
 mod hints;
 mod identity;
 mod image;
+mod locate;
 mod options;
 mod payload;
 pub mod perfmon;

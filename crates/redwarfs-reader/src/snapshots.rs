@@ -175,28 +175,39 @@ fn is_table(section: &Section) -> bool {
 }
 
 /// The sections of a generation of a file, whose image begins at `offset`.
-fn generation(source: &Arc<dyn Source>, offset: u64, snapshot: &Snapshot) -> Result<Container> {
-    let Some(end) = snapshot.end else {
-        let name = &snapshot.name;
-        return Err(Error::Unsupported(format!(
-            "the data of snapshot '{name}' is gone"
-        )));
+pub(crate) fn generation(
+    source: &Arc<dyn Source>,
+    offset: u64,
+    snapshot: &Snapshot,
+) -> Result<Container> {
+    let name = &snapshot.name;
+    let gone = || Error::Unsupported(format!("the data of snapshot '{name}' is gone"));
+    let elsewhere = || {
+        Error::corrupt(format!(
+            "the index of snapshot '{name}' is not where the table says"
+        ))
     };
+    let end = snapshot.end.ok_or_else(gone)?;
     let read = |at, buf: &mut [u8]| source.read_exact_at(at, buf);
+    // Many entries could lead to the same large index, which would be read for each.
+    let mut pointer = [0; 8];
+    let at = end
+        .checked_sub(pointer.len() as u64)
+        .ok_or_else(elsewhere)?;
+    read(offset.saturating_add(at), &mut pointer)?;
+    if pointer != tail_pointer(snapshot.index).to_le_bytes() {
+        return Err(elsewhere());
+    }
     let container = Container::open_generation(&read, source.len()?, offset, end)?;
     let index = container.sections.last();
-    if index.is_some_and(|index| {
-        index.ty == SectionType::SECTION_INDEX && index.header_offset != snapshot.index
-    }) {
-        let name = &snapshot.name;
-        return Err(Error::corrupt(format!(
-            "the index of snapshot '{name}' is not where the table says"
-        )));
+    match index.filter(|index| index.header_offset == snapshot.index) {
+        Some(_) => Ok(container),
+        None => Err(elsewhere()),
     }
-    Ok(container)
 }
 
-fn another_tree(snapshot: &Snapshot) -> Error {
+/// The error of a snapshot whose tree is not what the table names.
+pub(crate) fn another_tree(snapshot: &Snapshot) -> Error {
     let name = &snapshot.name;
     Error::corrupt(format!(
         "the tree of snapshot '{name}' is not the one that the table names"
@@ -209,11 +220,17 @@ pub(crate) fn check_archive(
     archive: &MetadataView,
     snapshot: &Snapshot,
 ) -> Result<()> {
-    match archive.bytes() {
-        FrozenBytes::Whole(bytes) if MetadataId::of(schema, bytes) == snapshot.tree => Ok(()),
-        FrozenBytes::Whole(_) => Err(another_tree(snapshot)),
+    match identity_of(schema, archive)? == snapshot.tree {
+        true => Ok(()),
+        false => Err(another_tree(snapshot)),
+    }
+}
+
+fn identity_of(schema: &[u8], view: &MetadataView) -> Result<MetadataId> {
+    match view.bytes() {
+        FrozenBytes::Whole(bytes) => Ok(MetadataId::of(schema, bytes)),
         FrozenBytes::Lazy(_) => Err(Error::Unsupported(
-            "an archive of snapshots whose metadata is not in memory".into(),
+            "a snapshot whose metadata is not in memory".into(),
         )),
     }
 }
@@ -362,23 +379,26 @@ impl Image {
         signed().unwrap_or(false)
     }
 
+    /// The identity of the tree that is open, if all of its metadata is in memory, and it is in no archive.
+    ///
+    /// # Errors
+    /// Those of decoding the schema.
+    pub(crate) fn tree_identity(&self) -> Result<MetadataId> {
+        let container = self.container();
+        let schema = container.only_section_of_type(SectionType::METADATA_V2_SCHEMA)?;
+        identity_of(&self.decode_section(schema)?, &self.0.view)
+    }
+
     /// Compares the tree that is open with the table of snapshots. Without this, a table could give a tree the name
     /// of another one.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it is another one.
     pub(crate) fn check_tree(&self, snapshot: &Snapshot) -> Result<()> {
-        let container = self.container();
-        let decode = |ty| self.decode_section(container.only_section_of_type(ty)?);
-        let schema = decode(SectionType::METADATA_V2_SCHEMA)?;
-        let tree = match self.0.view.bytes() {
-            FrozenBytes::Whole(bytes) => MetadataId::of(&schema, bytes),
-            FrozenBytes::Lazy(_) => MetadataId::of(&schema, &decode(SectionType::METADATA_V2)?),
-        };
-        if tree != snapshot.tree {
-            return Err(another_tree(snapshot));
+        match self.tree_identity()? == snapshot.tree {
+            true => Ok(()),
+            false => Err(another_tree(snapshot)),
         }
-        Ok(())
     }
 
     /// Opens the tree of a snapshot, whose sections are known.
@@ -389,6 +409,11 @@ impl Image {
         options: &OpenOptions,
     ) -> Result<Self> {
         let archived = snapshot.archived.then_some(snapshot);
+        // All of its metadata is compared with the table, so nothing is left for later.
+        let options = &OpenOptions {
+            lazy_metadata: false,
+            ..options.clone()
+        };
         let image = Self::open_tree(source, container, archived, options)?;
         if archived.is_none() {
             image.check_tree(snapshot)?;

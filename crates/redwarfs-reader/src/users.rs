@@ -6,6 +6,7 @@ use redwarfs_format::metadata::{Extent, MetadataView};
 use redwarfs_format::{BlockNo, Error, InodeNo, Result};
 
 use crate::image::Image;
+use crate::tree::Walk;
 
 /// Bytes of paths that [`Image::paths_of`] collects (256 MiB).
 const PATHS_LIMIT: usize = 256 << 20;
@@ -62,15 +63,10 @@ impl BlockUsers {
     }
 }
 
-impl Image {
-    /// Determines the inodes that use each block, in two passes over all chunks.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`] if metadata is wrong. In particular, files must not overlap in the table of
-    /// chunks, because then the result could be far larger than the image.
-    pub fn block_users(&self) -> Result<BlockUsers> {
-        let view = self.metadata();
-        let blocks = self.container().block_count() as usize;
+impl BlockUsers {
+    /// Those of a tree whose image has so many blocks; see [`Image::block_users`].
+    pub(crate) fn of(view: &MetadataView, blocks: u32) -> Result<Self> {
+        let blocks = blocks as usize;
         let counts = view.counts();
         let mut budget = u64::from(counts.chunks);
         // Number of contents per block, in the place of the block after it.
@@ -121,13 +117,24 @@ impl Image {
             shared.push((view.content_id(inode)?, inode));
         }
         shared.sort_unstable();
-        Ok(BlockUsers {
+        Ok(Self {
             first,
             contents,
             first_file: counts.file_offset,
             unique,
             shared,
         })
+    }
+}
+
+impl Image {
+    /// Determines the inodes that use each block, in two passes over all chunks.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if metadata is wrong. In particular, files must not overlap in the table of
+    /// chunks, because then the result could be far larger than the image.
+    pub fn block_users(&self) -> Result<BlockUsers> {
+        BlockUsers::of(self.metadata(), self.container().block_count())
     }
 
     /// All paths of the given inodes, relative to the root, in the order of [`Image::walk`]: every hard
@@ -160,14 +167,23 @@ impl Image {
         wanted: impl Fn(InodeNo) -> bool,
         found: &mut dyn FnMut(InodeNo, Vec<u8>) -> Result<()>,
     ) -> Result<()> {
-        for entry in self.walk() {
-            let entry = entry?;
-            if wanted(entry.inode) {
-                found(entry.inode, entry.path)?;
-            }
-        }
-        Ok(())
+        for_each_path_of(self.metadata(), wanted, found)
     }
+}
+
+/// See [`Image::for_each_path_of`].
+pub(crate) fn for_each_path_of(
+    view: &MetadataView,
+    wanted: impl Fn(InodeNo) -> bool,
+    found: &mut dyn FnMut(InodeNo, Vec<u8>) -> Result<()>,
+) -> Result<()> {
+    for entry in Walk::new(view) {
+        let entry = entry?;
+        if wanted(entry.inode) {
+            found(entry.inode, entry.path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Calls `found` once for every block that a content uses, content by content. Blocks that do not exist

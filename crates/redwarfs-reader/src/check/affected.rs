@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use redwarfs_format::metadata::{Extent, FileType, XattrData};
+use redwarfs_format::metadata::{Extent, FileType, MetadataView, XattrData};
 use redwarfs_format::{BlockNo, Error, InodeNo, Result};
 
 use super::finding::{AffectedPaths, Finding};
 use crate::image::Image;
+use crate::users::{BlockUsers, for_each_path_of};
 
 /// Largest number of paths that a finding names.
 const FIRST: usize = 3;
@@ -28,16 +29,17 @@ pub struct AffectedFiles {
 }
 
 impl AffectedFiles {
-    /// Finds the inodes that use the lost blocks of `findings`. It takes a bit for each inode.
+    /// Finds the inodes of a tree that use the lost blocks of `findings`. The image has so many `block_count`. It takes a
+    /// bit for each inode.
     ///
     /// # Errors
     /// Those of [`Image::block_users`].
-    pub(super) fn of(image: &Image, findings: &[Finding]) -> Result<Self> {
+    pub(super) fn of(view: &MetadataView, block_count: u32, findings: &[Finding]) -> Result<Self> {
         let blocks: BTreeSet<BlockNo> = findings.iter().filter_map(Finding::lost_block).collect();
         let mut inodes = Vec::new();
         if !blocks.is_empty() {
-            let users = image.block_users()?;
-            inodes = vec![0_u64; image.metadata().inode_count() as usize / 64 + 1];
+            let users = BlockUsers::of(view, block_count)?;
+            inodes = vec![0_u64; view.inode_count() as usize / 64 + 1];
             let mut add = |inode: InodeNo| {
                 if let Some(word) = inodes.get_mut(inode.0 as usize / 64) {
                     *word |= 1 << (inode.0 % 64);
@@ -47,7 +49,7 @@ impl AffectedFiles {
                 add(inode);
             }
             let damaged = |block| blocks.contains(&block);
-            image.metadata().xattrs_in_blocks(damaged, add)?;
+            view.xattrs_in_blocks(damaged, add)?;
         }
         Ok(Self { blocks, inodes })
     }
@@ -65,11 +67,16 @@ impl AffectedFiles {
     /// [`Error::Corrupt`](crate::Error::Corrupt) if the tree cannot be walked, and the errors of
     /// `visit`.
     pub fn for_each(&self, image: &Image, visit: &mut Visitor<'_>) -> Result<()> {
+        self.for_each_in(image.metadata(), visit)
+    }
+
+    /// The same with the tree in which they were found.
+    pub(super) fn for_each_in(&self, view: &MetadataView, visit: &mut Visitor<'_>) -> Result<()> {
         if self.blocks.is_empty() {
             return Ok(());
         }
         let mut budget = PIECES;
-        image.for_each_path_of(|inode| self.has(inode), &mut |inode, path| {
+        for_each_path_of(view, |inode| self.has(inode), &mut |inode, path| {
             let mut blocks = BTreeSet::new();
             let mut add = |extent: &Extent| {
                 if let Extent::Data { block, .. } = extent
@@ -78,13 +85,12 @@ impl AffectedFiles {
                     blocks.insert(*block);
                 }
             };
-            let metadata = image.metadata();
-            if metadata.file_type(inode)? == FileType::Regular {
-                for extent in metadata.extents(inode)? {
+            if view.file_type(inode)? == FileType::Regular {
+                for extent in view.extents(inode)? {
                     add(&extent?);
                 }
             }
-            for xattr in metadata.xattrs(inode)? {
+            for xattr in view.xattrs(inode)? {
                 let value = xattr.value()?;
                 let pieces = match &value {
                     XattrData::Blocks(extents) => extents.len() as u64,
@@ -105,14 +111,14 @@ impl AffectedFiles {
     ///
     /// # Errors
     /// As [`AffectedFiles::for_each`].
-    pub(super) fn add_to(&self, image: &Image, findings: &mut [Finding]) -> Result<()> {
+    pub(super) fn add_to(&self, view: &MetadataView, findings: &mut [Finding]) -> Result<()> {
         let mut affected: BTreeMap<BlockNo, AffectedPaths> = self
             .blocks
             .iter()
             .map(|block| (*block, AffectedPaths::default()))
             .collect();
         let mut named = 0;
-        self.for_each(image, &mut |path, blocks| {
+        self.for_each_in(view, &mut |path, blocks| {
             for block in blocks {
                 let Some(affected) = affected.get_mut(block) else {
                     continue;

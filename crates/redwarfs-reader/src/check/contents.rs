@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use redwarfs_format::Error;
 use redwarfs_format::history::History;
-use redwarfs_format::metadata::Extent;
+use redwarfs_format::metadata::{Extent, MetadataView};
 use redwarfs_format::section::SectionType;
 use redwarfs_io::Source;
 
@@ -19,11 +19,10 @@ use crate::image::Image;
 ///
 /// Takes 8 bytes for each block.
 pub(super) fn oversized(
-    image: &Image,
+    view: &MetadataView,
     list: &SectionList,
     sizes: &[Option<PayloadSize>],
 ) -> Vec<Finding> {
-    let view = image.metadata();
     let blocks: Vec<&ListedSection> = list.blocks().collect();
     let mut used = vec![0_u64; blocks.len()];
     // Contents that overlap in the table of chunks would take forever. The check of the metadata

@@ -7,7 +7,7 @@ use redwarfs_format::section::SectionType;
 use redwarfs_format::{BlockNo, Error};
 
 /// The kind of a damage.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FindingKind {
     /// The XXH3-64 of a section differs from its header.
     Checksum,

@@ -26,7 +26,7 @@ const FETCHED_AHEAD: usize = 8;
 const MAX_THREADS: usize = 256;
 
 /// The result of the check of one section.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum SectionOutcome {
     /// The hashes match.
     Good,

@@ -130,7 +130,7 @@ impl Scanner<'_> {
     }
 
     /// Takes the sections from the index and compares the headers with it. Then come its trailers.
-    fn follow(&mut self, entries: &[(SectionType, u64)]) -> Result<()> {
+    pub(super) fn follow(&mut self, entries: &[(SectionType, u64)]) -> Result<()> {
         let own = entries.last().map_or(0, |(_, at)| *at);
         let length = self.header(own)?.map_or(0, |header| header.length);
         let end = own.saturating_add(HEADER).saturating_add(length);
@@ -156,7 +156,7 @@ impl Scanner<'_> {
             }
             let length = header.map_or(room, |h| h.length);
             let place = self.push(ty, at, length, header)?;
-            if length < room {
+            if length < room && !self.is_part {
                 let from = place.offset.saturating_add(length);
                 match self.sections_between(from, end)? {
                     Some(dead) => self.next_number = self.next_number.saturating_add(dead),

@@ -11,12 +11,15 @@
 //! 4. `surroundings.rs` looks at the bytes around the image ([`Uncovered`]).
 //! 5. `affected.rs` finds the files with data in damaged blocks ([`AffectedFiles`]).
 //!
+//! `generations.rs` then does the same for older generations of the file ([`GenerationsCheck`]).
+//!
 //! The result is a [`CheckReport`] with a [`Finding`] for each damage. It names at most 1,000 damaged
 //! headers.
 
 mod affected;
 mod contents;
 mod finding;
+mod generations;
 mod hashes;
 mod index;
 mod options;
@@ -30,6 +33,9 @@ use redwarfs_io::Source;
 
 pub use affected::AffectedFiles;
 pub use finding::{AffectedPaths, Declaration, Finding, FindingKind, SectionPlace};
+pub use generations::{
+    GenerationsCheck, GenerationsReport, OlderFinding, SnapshotReport, SnapshotVerdict,
+};
 pub use hashes::SectionOutcome;
 pub use options::{CheckOptions, VerifyMode};
 pub use payload_size::PayloadSize;
@@ -144,7 +150,7 @@ impl Image {
         let decode = options.decode || !list.has_hashes();
         let mut report = list.check_with(source, decode.then_some(self), options, done);
         let (list, findings) = (&report.list, &mut report.findings);
-        findings.extend(contents::oversized(self, list, &block_sizes));
+        findings.extend(contents::oversized(self.metadata(), list, &block_sizes));
         findings.extend(contents::histories(source, list, &report.outcomes));
         findings.extend(contents::hints(self, list, &report.outcomes));
         findings.extend(contents::metadata(self, list));
@@ -171,8 +177,9 @@ impl Image {
         if findings.iter().all(|f| f.lost_block().is_none()) {
             return;
         }
-        let found = AffectedFiles::of(self, findings).and_then(|files| {
-            files.add_to(self, findings)?;
+        let (view, blocks) = (self.metadata(), self.container().block_count());
+        let found = AffectedFiles::of(view, blocks, findings).and_then(|files| {
+            files.add_to(view, findings)?;
             Ok(files)
         });
         match found {

@@ -3,10 +3,11 @@
 //! The scanner reads every header and compares it with its neighbours and with the index. After a
 //! damaged header it searches for the next one.
 
-use redwarfs_format::section::CompressionId;
+use std::collections::HashMap;
+
 use redwarfs_format::section::{
-    IndexState, MAGIC, MAJOR, MAX_MINOR, Section, SectionHasher, SectionHeader, SectionType,
-    Version,
+    CompressionId, Container, IndexState, MAGIC, MAJOR, MAX_MINOR, Section, SectionHasher,
+    SectionHeader, SectionType, Version,
 };
 use redwarfs_format::{BlockNo, Error, Result};
 use redwarfs_io::Source;
@@ -52,17 +53,7 @@ impl SectionList {
         if major != MAJOR || minor > MAX_MINOR {
             return Err(Error::Unsupported(format!("image format {version}")));
         }
-        let mut scanner = Scanner {
-            source,
-            version,
-            offset,
-            size,
-            sections: Vec::new(),
-            findings: Vec::new(),
-            blocks: 0,
-            next_number: 0,
-            trailing: 0,
-        };
+        let mut scanner = Scanner::new(source, version, offset, size);
         let index = if minor < LONG_MINOR {
             scanner.walk_short()?;
             IndexState::Absent
@@ -75,6 +66,46 @@ impl SectionList {
             sections: scanner.sections,
             index,
             trailing: scanner.trailing,
+            findings: scanner.findings,
+        };
+        list.find_duplicates();
+        Ok(list)
+    }
+
+    /// Lists the sections of a generation whose index has been read, and its trailers. The image of all generations has `size`
+    /// bytes. Headers in `known` are not read again.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if a header cannot be read.
+    pub(super) fn of_generation(
+        source: &dyn Source,
+        container: &Container,
+        size: u64,
+        known: &HashMap<u64, SectionHeader>,
+    ) -> Result<Self> {
+        let mut scanner = Scanner::new(source, container.version, container.offset, size);
+        scanner.is_part = true;
+        scanner.known = Some(known);
+        let sections = container.sections.iter();
+        let entries: Vec<_> = sections
+            .map(|section| (section.ty, section.header_offset))
+            .collect();
+        if source.is_remote() {
+            let unknown = entries.iter().filter(|(_, at)| !known.contains_key(at));
+            let header = |at: u64| {
+                let at = container.offset.saturating_add(at);
+                at..at.saturating_add(HEADER)
+            };
+            let headers: Vec<_> = unknown.map(|(_, at)| header(*at)).collect();
+            source.will_need(&headers);
+        }
+        scanner.follow(&entries)?;
+        let mut list = Self {
+            version: container.version,
+            offset: container.offset,
+            sections: scanner.sections,
+            index: IndexState::Valid,
+            trailing: 0,
             findings: scanner.findings,
         };
         list.find_duplicates();
@@ -120,6 +151,28 @@ pub(super) struct Scanner<'a> {
     /// The expected values of the next section header.
     pub(super) next_number: u32,
     trailing: u64,
+    /// Whether the sections are those of one generation of many, which says nothing about what lies between them.
+    pub(super) is_part: bool,
+    /// Headers that need not be read, by their offsets.
+    known: Option<&'a HashMap<u64, SectionHeader>>,
+}
+
+impl<'a> Scanner<'a> {
+    fn new(source: &'a dyn Source, version: Version, offset: u64, size: u64) -> Self {
+        Self {
+            source,
+            version,
+            offset,
+            size,
+            sections: Vec::new(),
+            findings: Vec::new(),
+            blocks: 0,
+            next_number: 0,
+            trailing: 0,
+            is_part: false,
+            known: None,
+        }
+    }
 }
 
 impl Scanner<'_> {
@@ -130,6 +183,9 @@ impl Scanner<'_> {
 
     /// The header at `at`, if there is one; its length is not judged.
     pub(super) fn header(&self, at: u64) -> Result<Option<SectionHeader>> {
+        if let Some(header) = self.known.and_then(|known| known.get(&at)) {
+            return Ok(Some(*header));
+        }
         if at.checked_add(HEADER).is_none_or(|end| end > self.size) {
             return Ok(None);
         }
@@ -197,7 +253,8 @@ impl Scanner<'_> {
                 },
             ));
         }
-        if header.number != self.next_number && !header.fills(self.next_number) {
+        let follows = header.number == self.next_number || header.fills(self.next_number);
+        if !follows && !self.is_part {
             self.findings.push(Finding::at(
                 FindingKind::Order,
                 format!("number {} in the header of {}", header.number, place),

@@ -19,7 +19,7 @@ use crate::options::ImageOffset;
 use crate::payload::PIECE;
 
 /// Length of the SHA-512/256 digest in a section header.
-const DIGEST: u64 = 32;
+pub(super) const DIGEST: u64 = 32;
 /// The option of `mkdwarfs` that leaves the index away, as the history has it.
 const WITHOUT_INDEX: &str = "--no-section-index";
 
@@ -36,6 +36,9 @@ pub enum UncoveredReason {
     NoChecksums,
     /// They are sections that only older snapshots need, or hidden ones that are no trailers.
     Older,
+    /// No snapshot needs them, and they are in no section with a checksum that counts. Only a check of all generations
+    /// knows.
+    Unused,
     /// Not bytes that are there, but sections that may be missing at the end.
     End,
 }
@@ -61,6 +64,7 @@ impl UncoveredReason {
             Self::Digests => "digests",
             Self::NoChecksums => "no_checksums",
             Self::Older => "older",
+            Self::Unused => "unused",
             Self::End => "end",
         }
     }

@@ -5,7 +5,7 @@ mod disk;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::path::Path;
 
 use redwarfs_format::EntryIndex;
@@ -118,6 +118,48 @@ impl Manifest {
             serde_json::from_str(&text).expect("a golden manifest is valid JSON");
         let list = list.as_array().expect("a golden manifest is a list");
         Manifest(list.iter().map(parse_entry).collect())
+    }
+
+    /// Writes a golden manifest (`.json.gz`). The same entries give the same bytes. Paths and targets have to be UTF-8.
+    pub fn save(&self, path: &Path) -> std::io::Result<()> {
+        let text = |bytes: &[u8]| {
+            let text = std::str::from_utf8(bytes);
+            text.expect("a golden manifest is text").to_owned()
+        };
+        let time = |nanoseconds: i128| {
+            i64::try_from(nanoseconds).expect("a time that a golden manifest can have")
+        };
+        let entry = |(path, entry): (&Vec<u8>, &Entry)| {
+            let mut object = serde_json::json!({
+                "path": text(path),
+                "mode": format!("0o{:o}", entry.mode),
+                "uid": entry.uid,
+                "gid": entry.gid,
+                "size": entry.size,
+                "blocks": entry.blocks,
+                "nlink": entry.nlink,
+                "ino": entry.ino,
+                "mtime_ns": time(entry.mtime_ns),
+                "atime_ns": time(entry.atime_ns),
+                "ctime_ns": time(entry.ctime_ns),
+            });
+            if let Some(target) = &entry.target {
+                object["target"] = text(target).into();
+            }
+            if let Some((major, minor)) = entry.rdev {
+                object["rdev"] = serde_json::json!([major, minor]);
+            }
+            if let Some(hash) = &entry.sha256 {
+                let whole = entry.size <= WHOLE_HASH_LIMIT;
+                object[if whole { "sha256" } else { "sha256_last4096" }] = hash.clone().into();
+            }
+            object
+        };
+        let list: Vec<serde_json::Value> = self.0.iter().map(entry).collect();
+        let level = flate2::Compression::best();
+        let mut file = flate2::write::GzEncoder::new(File::create(path)?, level);
+        file.write_all(serde_json::to_string(&list)?.as_bytes())?;
+        file.finish().map(drop)
     }
 
     /// The view of the library on an image: the attributes of each name, and the inode numbers of a

@@ -62,6 +62,7 @@ pub(super) fn uncovered(uncovered: &Uncovered) -> String {
         UncoveredReason::Digests => format!("{bytes} of digests (see --check-integrity)"),
         UncoveredReason::NoChecksums => format!("{bytes} of a format without checksums"),
         UncoveredReason::Older => format!("{bytes} of older snapshots or hidden sections"),
+        UncoveredReason::Unused => format!("{bytes} that no snapshot needs"),
         UncoveredReason::End => "a missing end (there is no section index)".to_owned(),
     }
 }
