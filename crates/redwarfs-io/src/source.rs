@@ -312,6 +312,14 @@ impl Source for FileSource {
         Ok(Some(Arc::new(Self::of(file, &self.path)?)))
     }
 
+    /// Reads into the page cache, and no more than these ranges: what the kernel reads ahead of a request for a block is mostly
+    /// of another block.
+    fn will_need(&self, ranges: &[Range<u64>]) {
+        for range in ranges {
+            os::will_need(&self.file, range);
+        }
+    }
+
     fn revision(&self) -> io::Result<Option<Revision>> {
         let found = self.file.metadata()?;
         Ok(Some(Revision {
@@ -407,6 +415,46 @@ mod tests {
         source.read_exact_at(5, &mut []).unwrap();
         assert_eq!(source.len().unwrap(), 5);
         assert!(!source.is_empty().unwrap());
+    }
+
+    /// Bytes that this thread made the system read from a medium.
+    #[cfg(target_os = "linux")]
+    fn from_media() -> u64 {
+        let text = std::fs::read_to_string("/proc/thread-self/io").unwrap();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("read_bytes: "));
+        line.unwrap().parse().unwrap()
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn announced_bytes_come_from_the_medium_and_no_others() {
+        use rustix::fs::{Advice, fadvise};
+        // Not the directory for temporary files, which may be in memory.
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let path = dir.path().join("image");
+        std::fs::write(&path, vec![7; 32 << 20]).unwrap();
+        let source = FileSource::open(&path).unwrap();
+        source.file().sync_all().unwrap();
+        fadvise(source.file(), 0, None, Advice::DontNeed).unwrap();
+        let mut buf = [0; 4096];
+        let before = from_media();
+        source.read_exact_at(16 << 20, &mut buf).unwrap();
+        if from_media() == before {
+            println!("SKIPPED: announced bytes: this file system is in memory");
+            return;
+        }
+        fadvise(source.file(), 0, None, Advice::DontNeed).unwrap();
+        let before = from_media();
+        // What makes no sense is ignored.
+        source.will_need(&[5..5, (u64::MAX - 1)..u64::MAX]);
+        assert_eq!(from_media(), before);
+        source.will_need(&[0..1 << 20]);
+        assert_eq!(from_media() - before, 1 << 20);
+        source.read_exact_at((1 << 20) - 4096, &mut buf).unwrap();
+        assert_eq!(buf, [7; 4096]);
+        assert_eq!(from_media() - before, 1 << 20);
     }
 
     #[test]

@@ -446,6 +446,11 @@ impl Payloads {
         let check = self.check(section)?;
         let verified = check.is_some();
         let start = self.container.file_offset(section);
+        if !self.source.is_remote() {
+            // It is hashed in pieces while the rest arrives.
+            self.source
+                .will_need(&[start..start.saturating_add(section.length)]);
+        }
         let read =
             |at, piece: &mut [u8]| self.source.read_exact_at(start.saturating_add(at), piece);
         if !fill(payload, check, &read).map_err(|e| in_section(e.into(), section))? {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
+use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
@@ -95,6 +96,20 @@ pub(crate) fn try_read_exact_at(file: &File, offset: u64, buf: &mut [u8]) -> boo
 pub(crate) fn try_read_exact_at(_file: &File, _offset: u64, _buf: &mut [u8]) -> bool {
     false
 }
+
+/// As [`crate::Source::will_need`].
+#[cfg(target_os = "linux")]
+pub(crate) fn will_need(file: &File, range: &Range<u64>) {
+    use rustix::fs::{Advice, fadvise};
+    use std::num::NonZero;
+    if let Some(length) = NonZero::new(range.end.saturating_sub(range.start)) {
+        // A file system without a page cache refuses, and reads without this.
+        let _ = fadvise(file, range.start, Some(length), Advice::WillNeed);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn will_need(_file: &File, _range: &Range<u64>) {}
 
 /// As [`crate::Source::next_data`], for a file of `len` bytes.
 pub(crate) fn next_data(file: &File, offset: u64, len: u64) -> io::Result<u64> {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
+use std::ops::Range;
 use std::os::windows::fs::FileExt;
 use std::path::Path;
 
@@ -93,6 +94,8 @@ pub(crate) fn space(_directory: &Path) -> Option<(u64, u64)> {
 pub(crate) fn try_read_exact_at(_file: &File, _offset: u64, _buf: &mut [u8]) -> bool {
     false
 }
+
+pub(crate) fn will_need(_file: &File, _range: &Range<u64>) {}
 
 pub(crate) fn punch(_file: &File, _offset: u64, _length: u64) -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
