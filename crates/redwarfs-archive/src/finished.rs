@@ -4,10 +4,12 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use redwarfs_io::spill::{Record, Records, Spill, SpillFile, number};
+
 use crate::inode::Inodes;
-use crate::records::{Record, Records, Spill, number};
 
 /// Entries in a file that are read at once in a search.
 const AT_ONCE: u32 = 128;
@@ -70,6 +72,8 @@ pub(crate) struct Finished {
     /// The names of the children of a directory are together if they are in a file.
     pub(crate) names: Records<u8>,
     pub(crate) inodes: Inodes,
+    /// The temporary file, if there is one.
+    pub(crate) file: Option<Arc<SpillFile>>,
 }
 
 /// Entries that follow each other, with their names.
@@ -100,7 +104,8 @@ impl Finished {
     /// Bytes of memory.
     pub(crate) fn memory(&self) -> u64 {
         let entries = self.entries.memory() + self.ranges.capacity() * 16;
-        (entries + self.names.memory()) as u64 + self.inodes.memory()
+        let cache = self.file.as_ref().map_or(0, |file| file.memory());
+        (entries + self.names.memory()) as u64 + self.inodes.memory() + cache
     }
 
     /// Some entries.
@@ -166,10 +171,7 @@ impl Finished {
 
     /// The first error of reading the temporary file, if there was one.
     pub(crate) fn failure(&self) -> Option<io::Error> {
-        match &self.entries {
-            Records::Memory(_) => None,
-            Records::File { file, .. } => file.failure(),
-        }
+        self.file.as_ref()?.failure()
     }
 
     /// Moves the tree to a temporary file in `directory`. Returns its size in bytes; none if files there are in memory
@@ -200,11 +202,21 @@ impl Finished {
         });
         let moved = spill.table(moved)?;
         let inodes = self.inodes.write(&mut spill)?;
-        let file = spill.finish()?;
+        let file = spill.finish("the temporary file of the entries")?;
         self.names = all_names.in_file(&file);
         self.entries = moved.in_file(&file);
         self.inodes.replace(inodes.in_file(&file));
-        file.len().map(Some)
+        let size = file.size();
+        self.file = Some(file);
+        Ok(Some(size))
+    }
+
+    /// Frees what only listing and looking up paths needs.
+    pub(crate) fn forget_names(&mut self) {
+        self.entries = Records::default();
+        self.names = Records::default();
+        self.ranges = HashMap::new();
+        self.top = EntryRange::default();
     }
 }
 

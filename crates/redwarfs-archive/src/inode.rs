@@ -7,10 +7,10 @@ use std::io;
 use std::sync::Arc;
 
 use hashbrown::HashTable;
-use redwarfs_writer::{ExtendedAttributes, FileType, Timestamp};
+use redwarfs_io::spill::{Record, Records, Spill, Spilled, number};
+use redwarfs_writer::{ExtendedAttributes, FileType, PackedTime, Timestamp};
 
 use crate::member::{Kind, Member, Part};
-use crate::records::{Record, Records, Spill, Spilled, number};
 use crate::store::StoreNumber;
 
 /// The contents of a regular file.
@@ -108,33 +108,23 @@ struct Attributes {
     rdev: u64,
 }
 
-/// A time, or none, without padding.
+/// A time, or none.
 #[derive(Debug, Clone, Copy)]
-struct Time {
-    high: i32,
-    low: u32,
-    /// Below 10^9, or [`Self::NONE`].
-    nsec: u32,
-}
+struct Time(PackedTime);
 
 impl Time {
-    const NONE: u32 = u32::MAX;
+    /// Nanoseconds are below 10^9.
+    const NONE: Timestamp = Timestamp {
+        sec: 0,
+        nsec: u32::MAX,
+    };
 
     fn of(time: Option<Timestamp>) -> Self {
-        let nsec = time.map_or(Self::NONE, |time| time.nsec);
-        let sec = time.map_or(0, |time| time.sec);
-        Self {
-            high: (sec >> 32) as i32,
-            low: sec as u32,
-            nsec,
-        }
+        Self(PackedTime::of(time.unwrap_or(Self::NONE)))
     }
 
     fn get(self) -> Option<Timestamp> {
-        (self.nsec != Self::NONE).then(|| Timestamp {
-            sec: (i64::from(self.high) << 32) | i64::from(self.low),
-            nsec: self.nsec,
-        })
+        Some(self.0.get()).filter(|time| time.nsec != Self::NONE.nsec)
     }
 }
 
@@ -158,9 +148,8 @@ impl Record for Packed {
     fn write(&self, out: &mut Vec<u8>) {
         out.extend(self.size.to_le_bytes());
         out.extend(self.at.to_le_bytes());
-        out.extend(self.mtime.high.to_le_bytes());
-        let rest = [self.mtime.low, self.mtime.nsec, self.attributes];
-        for number in rest.into_iter().chain([self.names, self.store]) {
+        self.mtime.0.write(out);
+        for number in [self.attributes, self.names, self.store] {
             out.extend(number.to_le_bytes());
         }
     }
@@ -170,11 +159,7 @@ impl Record for Packed {
         Self {
             size: u64::from_le_bytes(number(bytes)),
             at: u64::from_le_bytes(number(bytes)),
-            mtime: Time {
-                high: i32::from_le_bytes(number(bytes)),
-                low: u32::from_le_bytes(number(bytes)),
-                nsec: u32::from_le_bytes(number(bytes)),
-            },
+            mtime: Time(PackedTime::read(&number::<{ PackedTime::SIZE }>(bytes))),
             attributes: u32::from_le_bytes(number(bytes)),
             names: u32::from_le_bytes(number(bytes)),
             store: u32::from_le_bytes(number(bytes)),
@@ -278,9 +263,7 @@ impl Inodes {
             names: inode.names,
             store: EMPTY,
         };
-        if let Records::Memory(list) = &mut self.list {
-            list.push(packed);
-        }
+        self.list.push(packed);
         self.set_contents(number, inode.size, inode.data);
         let Inode {
             atime,
@@ -451,10 +434,7 @@ impl Inodes {
     /// # Errors
     /// There is no room, or the table is in a file.
     pub(crate) fn write(&self, spill: &mut Spill<'_>) -> io::Result<Spilled> {
-        match &self.list {
-            Records::Memory(list) => spill.table(list.iter().copied()),
-            Records::File { .. } => Err(io::ErrorKind::AlreadyExists.into()),
-        }
+        spill.records(&self.list)
     }
 
     /// Takes the table that was [written](Self::write) in place of that in memory.
@@ -570,7 +550,7 @@ mod tests {
         let mut spill = Spill::new(place.path(), &running).unwrap().unwrap();
         let written = inodes.write(&mut spill).unwrap();
         let before = inodes.memory();
-        inodes.replace(written.in_file(&spill.finish().unwrap()));
+        inodes.replace(written.in_file(&spill.finish("a test").unwrap()));
         assert!(before - inodes.memory() >= 200 * 40);
         check(&inodes, &all, false);
     }

@@ -58,7 +58,6 @@ mod inode;
 mod library;
 mod member;
 mod read;
-mod records;
 mod rpm;
 mod source;
 mod store;

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use redwarfs_writer::{LayerName, Level, Phase, Progress};
+use redwarfs_writer::{LayerName, Level, Phase, Progress, log_spilled};
 
 use crate::ar::Ar;
 use crate::cpio::Cpio;
@@ -114,16 +114,8 @@ pub(crate) fn read(
     let mut tree = reader.tree.finish();
     let limit = options.memory_limit.unwrap_or(u64::MAX);
     if tree.memory() > limit / SPILLED_FROM {
-        let directory = options.spool.display();
-        match tree.spill(&options.spool, stop) {
-            Ok(Some(size)) => progress.log(
-                Level::Verbose,
-                &format!("entries wait in a temporary file of {size} bytes"),
-            ),
-            Ok(None) => progress.log(
-                Level::Verbose,
-                &format!("entries stay in memory, because {directory} is in memory, too"),
-            ),
+        let moved = tree.spill(&options.spool, stop);
+        match moved {
             Err(_) if stop.load(Ordering::Relaxed) => return Err(Error::Interrupted),
             Err(source) if tree.memory() > limit => {
                 return Err(Error::Spool {
@@ -131,12 +123,7 @@ pub(crate) fn read(
                     source,
                 });
             }
-            Err(source) => progress.log(
-                Level::Warn,
-                &format!(
-                    "entries stay in memory: cannot write a temporary file in {directory}: {source}"
-                ),
-            ),
+            moved => log_spilled("entries", &options.spool, &moved, progress),
         }
     }
     let stores = Stores {

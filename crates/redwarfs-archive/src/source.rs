@@ -298,6 +298,22 @@ impl Source for ArchiveSource {
         Ok(Box::new(self.opened(&tree, number)?))
     }
 
+    fn numbers_files(&self) -> bool {
+        self.once
+    }
+
+    fn open_number(&self, number: u32) -> io::Result<Box<dyn Content>> {
+        let number = number.checked_sub(1).ok_or_else(missing)?;
+        Ok(Box::new(self.opened(&self.tree(), number)?))
+    }
+
+    fn all_listed(&self) {
+        if self.once {
+            let mut tree = self.tree.write().unwrap_or_else(PoisonError::into_inner);
+            tree.forget_names();
+        }
+    }
+
     fn failure(&self) -> Option<io::Error> {
         self.tree().failure()
     }

@@ -8,13 +8,13 @@ mod whiteouts;
 use std::collections::{HashMap, HashSet};
 
 use hashbrown::HashTable;
+use redwarfs_io::spill::Records;
 use redwarfs_writer::{FileType, Timestamp};
 use twox_hash::XxHash3_64;
 
 use crate::finished::{Entry, Finished};
 use crate::inode::{Data, Inode, Inodes};
 use crate::member::{Kind, Member};
-use crate::records::Records;
 
 /// An entry: a name in a directory.
 #[derive(Debug, Clone, Copy)]
@@ -536,6 +536,7 @@ impl Tree {
             ranges: by_entry,
             names: Records::Memory(self.names),
             inodes: self.inodes,
+            ..Finished::default()
         }
     }
 }

@@ -7,7 +7,7 @@ use std::io::Write as _;
 
 use common::{dir, entry, file, lines, pax, read, tar};
 use redwarfs_archive::{Error, Format};
-use redwarfs_writer::Source;
+use redwarfs_writer::{Source, Symlinks};
 
 fn error(bytes: &[u8], format: Format) -> String {
     let outcome = read(&[("", bytes)], |options| options.format = format);
@@ -69,6 +69,59 @@ fn entries_wait_in_a_file_if_the_limit_is_low() {
     let stays = outcome.source.unwrap();
     assert_eq!(lines(&stays), lines(&usual));
     assert!(stays.memory() > usual.memory() / 2);
+}
+
+#[test]
+fn files_are_opened_by_number_when_all_are_listed() {
+    let mut all: Vec<_> = (0..2000)
+        .map(|i| file(&format!("dir/{i}"), format!("number {i}").as_bytes()))
+        .collect();
+    all.push(entry("link", b'2', b"dir/7", b""));
+    all.push(entry("hard", b'1', b"dir/8", b""));
+    let bytes = tar(&all);
+    let build = |source: &dyn Source| {
+        let log = common::Log::default();
+        let mut image = Vec::new();
+        let builder = redwarfs_writer::Builder::new(redwarfs_writer::BuildOptions::level(4));
+        let running = std::sync::atomic::AtomicBool::new(false);
+        builder.build(source, &mut image, &log, &running).unwrap();
+        image
+    };
+    for symlinks in [Symlinks::Keep, Symlinks::Follow] {
+        let open = |limit| {
+            let outcome = read(&[("", &bytes)], |options| options.memory_limit = limit);
+            outcome.source.unwrap().with_symlinks(symlinks)
+        };
+        let usual = open(None);
+        assert!(!usual.numbers_files());
+        let expected = build(&usual);
+        for limit in [None, Some(512 << 10)] {
+            let source = open(limit).for_one_build();
+            assert!(source.numbers_files());
+            assert!(build(&source) == expected, "{limit:?}");
+            let source = open(limit).for_one_build();
+            let items = source.read_dir(b"dir").unwrap();
+            let before = source.memory();
+            source.all_listed();
+            let left = if limit.is_some() {
+                before
+            } else {
+                before - 2000 * 16
+            };
+            assert!(source.memory() <= left);
+            for item in items {
+                let number = u32::try_from(item.meta.unwrap().identity.1).unwrap();
+                let opened = source.open_number(number).unwrap();
+                let mut text = [0; 32];
+                let n = opened.read_at(0, &mut text).unwrap();
+                let name = String::from_utf8(item.name).unwrap();
+                assert_eq!(text[..n], *format!("number {name}").as_bytes());
+            }
+            assert!(source.open(b"dir/7").is_err());
+            assert!(source.open_number(0).is_err());
+            assert!(source.open_number(u32::MAX).is_err());
+        }
+    }
 }
 
 #[cfg(target_os = "linux")]

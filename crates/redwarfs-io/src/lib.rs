@@ -33,6 +33,7 @@ mod os;
 pub mod path;
 pub mod place;
 mod source;
+pub mod spill;
 
 pub use atomic::{AtomicFile, Notice, Origin, Overwrite, is_in_memory, temporary_file};
 pub use disk_cache::{CacheEntry, CacheKey, Checkpoint, DiskCache, DiskCacheStats};
@@ -40,4 +41,5 @@ pub use fault::{Fault, FaultSource};
 pub use in_place::{Append, AppendWriter, LockedFile, Medium};
 pub use joined::JoinedSource;
 pub use map::MapSource;
+pub use os::trim_heap;
 pub use source::{FileSource, Line, MemorySource, Revision, Source};

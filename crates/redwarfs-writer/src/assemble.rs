@@ -194,13 +194,12 @@ pub fn assemble(
             return Err(missing());
         };
         match contents.get_mut(*index as usize) {
-            Some(content) => content.files.push(file),
+            Some(content) => content.files.push(file, None),
             None => {
                 *index = contents.len() as u32;
                 stored.ranges.push(*range);
                 contents.push(Content {
                     size: details.size,
-                    digest: None,
                     files: Files::One(file),
                     origin: Origin::Files,
                     parts: None,

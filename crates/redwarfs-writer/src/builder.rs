@@ -4,6 +4,8 @@ use std::io::Write;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
+use redwarfs_io::trim_heap;
+
 use crate::base::BaseImage;
 use crate::category::{Category, StreamKey};
 use crate::contents::Fragments;
@@ -136,6 +138,8 @@ impl Builder {
         progress.phase(Phase::Scanning);
         let tree = tree::list(context)?;
         not_failed(source)?;
+        source.all_listed();
+        trim_heap();
         report.listed();
 
         progress.phase(Phase::Hashing);
@@ -146,8 +150,11 @@ impl Builder {
             fragments.streams.push(StreamSettings::new(options, key));
         }
         let digests = digest::digest(context, &tree, &mut contents, &mut fragments)?;
+        // Lists that grew have left holes.
+        trim_heap();
         let load = Load {
             contents: contents.list.len() as u64,
+            features: digests.sketches.features(),
             ..tree.load()
         };
         let mut loads = StreamLoad::of_all(&fragments, options.hollow);
@@ -179,7 +186,10 @@ impl Builder {
         }
         let plan = memory::plan(options, load, &loads, progress)?;
         report.planned(&loads, plan);
+        // Their order is all that is needed from here on.
         let Fragments { items, streams } = fragments;
+        drop(items);
+        trim_heap();
         let job = SegmentJob {
             context,
             tree: &tree,
@@ -188,7 +198,7 @@ impl Builder {
         };
         let (mut stored, anchors) =
             compress::blocks(context, &streams, plan, &mut emitter, |queue| {
-                job.run(&mut contents, items, &sequences, &queue)
+                job.run(&mut contents, &sequences, &queue)
             })?;
         drop(sequences);
         stored.anchors = anchors;
@@ -196,6 +206,7 @@ impl Builder {
         report.compressed(blocks);
 
         not_failed(source)?;
+        tree.check()?;
         progress.phase(Phase::Metadata);
         source.no_more_reads();
         let emitted = emit::finish(

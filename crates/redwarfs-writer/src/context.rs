@@ -1,5 +1,6 @@
 //! The data that every stage of a build gets in addition to its input.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::base::BaseImage;
@@ -8,7 +9,8 @@ use crate::memory::Watch;
 use crate::options::{BuildOptions, ThreadGroup};
 use crate::ordered::{self, Threads};
 use crate::progress::{Counters, Level, Progress, add};
-use crate::source::Source;
+use crate::source::{Content, Source};
+use crate::tree::Tree;
 
 /// Options, source, progress and stop flag of one build.
 #[derive(Clone, Copy)]
@@ -26,6 +28,17 @@ pub(crate) struct Context<'a> {
 impl<'a> Context<'a> {
     pub(crate) fn counters(&self) -> &'a Counters {
         self.progress.counters()
+    }
+
+    /// Opens a file of the tree.
+    ///
+    /// # Errors
+    /// Those of the source.
+    pub(crate) fn open(&self, tree: &Tree, file: u32) -> io::Result<Box<dyn Content>> {
+        match tree.numbers.get(file as usize) {
+            Some(&number) => self.source.open_number(number),
+            None => self.source.open(&tree.file_path(file)),
+        }
     }
 
     /// Whether the caller wants the build to end.

@@ -33,6 +33,9 @@ pub enum Error {
         /// Whether the input has been listed to its end.
         whole: bool,
     },
+    /// The temporary file with tables of the build cannot be read.
+    #[error("cannot read a temporary file: {0}")]
+    Spill(std::io::Error),
     /// The hook that is asked about entries failed; its own words.
     #[error("{0}")]
     Hook(String),

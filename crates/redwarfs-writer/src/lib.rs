@@ -29,6 +29,7 @@
 //! | `settings` | what the options say about one stream: order, segmenter |
 //! | `ordered` | the worker pool whose results come in the order of the jobs |
 //! | `memory` | how much memory a build needs, and how many threads and blocks a limit allows |
+//! | `spill` | messages about tables that wait in a temporary file |
 //! | `category` | the categorizers: how files of each kind are cut |
 //! | `assemble` | metadata for data that is in blocks already: the stages `tree` and `emit` alone |
 //! | `fingerprint` | the similarity digests |
@@ -82,6 +83,7 @@ mod settings;
 #[cfg(all(test, target_pointer_width = "64"))]
 mod sizes;
 mod source;
+mod spill;
 mod stages;
 mod stored;
 mod tree;
@@ -113,6 +115,8 @@ pub use source::list::{InputList, ListReport, plain_path};
 pub use source::memory::{MemoryExtent, MemoryNode, MemoryTree};
 pub use source::timed::TimedSource;
 pub use source::{
-    Content, DataExtent, DirItem, FileIdentity, FileType, Meta, Source, Stamp, Timestamp, join,
+    Content, DataExtent, DirItem, FileIdentity, FileType, Meta, PackedTime, Source, Stamp,
+    Timestamp, join,
 };
+pub use spill::log_spilled;
 pub use stages::emit;

@@ -17,6 +17,8 @@
 //!
 //! The number of contents is known when all files have been compared. Before that only certain things
 //! count: entries, and contents of different sizes if there is one stream only.
+//!
+//! If a limit could be too low, the inodes of the listed tree go to a temporary file (`Tree::spill`).
 
 use redwarfs_codec::{CodecSpec, ContentKind};
 
@@ -32,29 +34,33 @@ const PROGRAM: u64 = 32 << 20;
 /// Buffers of a thread that reads files, or, before that, the entries that it has listed ahead.
 const READER: u64 = 2 << 20;
 /// An entry in the tree and in the table of small files, without its name.
-const ENTRY: u64 = 90;
+const ENTRY: u64 = 72;
 /// Two more times of an entry.
-const TIMES: u64 = 32;
+const TIMES: u64 = 24;
 /// An entry in the tree, in lists of numbers and in encoded tables, while metadata is made.
-const NUMBERED: u64 = 110;
+const NUMBERED: u64 = 80;
+/// What of an entry in the tree can be in a temporary file, except two more times.
+pub(crate) const IN_FILE: u64 = 24;
 /// An entry of the directory that is being listed: as the source gives it and in the tree.
 const LISTED: u64 = 320;
-/// Names and targets of symlinks with their places, while the list of them grows.
-const STRINGS: u64 = 2;
-/// Copies of them while metadata is made.
-const COPIES: u64 = 3;
-/// A content and its item, their places in the sequence and among the chunks, and a chunk.
-const CONTENT: u64 = 120;
+/// Copies of names and targets of symlinks while metadata is made, if they are not compressed one by one.
+const COPIES: u64 = 2;
+/// A content, with its item or its digest, or with its place in the sequence and among the chunks, and a chunk.
+const CONTENT: u64 = 88;
 /// The files of a content, its chunk, and their places, while metadata is made.
 const PLACED_CONTENT: u64 = 64;
-/// An entry and its inode in finished metadata, without its name; twice the usual value.
-const STORED_ENTRY: u64 = 48;
+/// An entry and its inode in finished metadata, without its name: half as much again as usual.
+const STORED_ENTRY: u64 = 28;
 /// A content in finished metadata.
-const STORED_CONTENT: u64 = 24;
-/// What ordering by digests takes for a content on top.
+const STORED_CONTENT: u64 = 16;
+/// What ordering by digests that are no part of an item takes for a content on top.
 const DIGEST: u64 = 150;
-/// What ordering by names and sketches takes for a content on top: 16 features, and pairs.
-const SKETCH: u64 = 400;
+/// What ordering by names and sketches takes for a content on top, without its features.
+const SKETCH: u64 = 72;
+/// What it takes for a feature, pairs included.
+const FEATURE: u64 = 21;
+/// A content has about one feature for so many bytes, and at most so many.
+const FEATURES: (u64, u64) = (64, 16);
 /// Memory of collating for a content: two sequences, and the previous one.
 const PLACED: u64 = 60;
 /// And for a directory: the paths in it that are compared with those of others.
@@ -80,8 +86,12 @@ pub(crate) struct Load {
     /// Those of the entries that are directories and have been listed.
     pub(crate) directories: u64,
     pub(crate) contents: u64,
-    /// Bytes of different names and targets of symlinks.
+    /// Memory of different names and targets of symlinks.
     pub(crate) strings: u64,
+    /// The inodes are in a temporary file.
+    pub(crate) spilled: bool,
+    /// Features of all contents, when they are known.
+    pub(crate) features: u64,
     /// Bytes of the source, of the hook, and of the results of the hook.
     pub(crate) beside: u64,
     /// Bytes of all files.
@@ -159,15 +169,19 @@ impl<'a> StreamLoad<'a> {
         self.compressor(options).saturating_add(self.block())
     }
 
+    /// How it orders what a script has no key for.
+    fn usual_order(&self) -> &Order {
+        match self.settings.order {
+            Order::Script(rest) => rest,
+            order => order,
+        }
+    }
+
     /// Additional memory for ordering its items, without the memory that all streams share.
     fn order(&self) -> u64 {
-        let mut order = self.settings.order;
-        if let Order::Script(rest) = order {
-            order = rest;
-        }
         let items = self.items;
-        match order {
-            Order::Similarity | Order::Nilsimsa(_) => items.saturating_mul(DIGEST),
+        match self.usual_order() {
+            Order::Nilsimsa(_) => items.saturating_mul(DIGEST),
             Order::Versions(_) => items.saturating_mul(PLACED),
             Order::Families(_) => items.saturating_mul(SKETCH),
             Order::Explicit(list) => (list.len() as u64).saturating_mul(POSITION),
@@ -175,13 +189,14 @@ impl<'a> StreamLoad<'a> {
         }
     }
 
+    /// Whether that compares features of contents.
+    fn has_sketches(&self) -> bool {
+        matches!(self.usual_order(), Order::Families(_))
+    }
+
     /// Whether that looks for versions of directories.
     fn collates(&self) -> bool {
-        let mut order = self.settings.order;
-        if let Order::Script(rest) = order {
-            order = rest;
-        }
-        matches!(order, Order::Versions(_) | Order::Families(_))
+        matches!(self.usual_order(), Order::Versions(_) | Order::Families(_))
     }
 }
 
@@ -221,6 +236,11 @@ fn most<'s>(streams: &[StreamLoad<'s>], of: impl Fn(&StreamLoad<'s>) -> u64) -> 
 fn fixed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64 {
     let digests = streams.iter().map(StreamLoad::order);
     let mut ordering = digests.fold(0, u64::saturating_add);
+    let (_, each) = FEATURES;
+    let sketched = streams.iter().filter(|stream| stream.has_sketches());
+    let sketched = sketched.map(|stream| stream.items.saturating_mul(each));
+    let features = load.features.min(sketched.fold(0, u64::saturating_add));
+    ordering = ordering.saturating_add(features.saturating_mul(FEATURE));
     if streams.iter().any(StreamLoad::collates) {
         ordering = ordering.saturating_add(load.directories.saturating_mul(VERSION));
     }
@@ -229,8 +249,8 @@ fn fixed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64 
     // Ordering is over before blocks are made.
     common(options, load)
         .saturating_add(READER.saturating_mul(readers))
-        .saturating_add(load.entries.saturating_mul(ENTRY + times(options)))
-        .saturating_add(load.strings.saturating_mul(STRINGS))
+        .saturating_add(load.entries.saturating_mul(entry(ENTRY, options, load)))
+        .saturating_add(load.strings)
         .saturating_add(load.contents.saturating_mul(CONTENT))
         .saturating_add(most(streams, StreamLoad::segmenter).max(ordering))
 }
@@ -267,30 +287,39 @@ fn common(options: &BuildOptions, load: Load) -> u64 {
         .saturating_add(load.beside)
 }
 
-/// What the times of an entry take that not every build keeps.
-fn times(options: &BuildOptions) -> u64 {
-    if options.keep_all_times { TIMES } else { 0 }
+/// What is in memory of an entry that takes `usual` bytes without all times.
+fn entry(usual: u64, options: &BuildOptions, load: Load) -> u64 {
+    match (load.spilled, options.keep_all_times) {
+        (true, _) => usual - IN_FILE,
+        (false, true) => usual + TIMES,
+        (false, false) => usual,
+    }
 }
 
 /// What making the metadata takes: there are no blocks and no threads by then.
 fn tables(options: &BuildOptions, load: Load) -> u64 {
+    let compressed = options.metadata_compression != CodecSpec::none();
+    let packing = options.packing.for_metadata(compressed);
+    let copies = COPIES + u64::from(packing.names || packing.plain);
     common(options, load)
-        .saturating_add(load.entries.saturating_mul(NUMBERED + times(options)))
-        .saturating_add(load.strings.saturating_mul(COPIES))
+        .saturating_add(load.entries.saturating_mul(entry(NUMBERED, options, load)))
+        .saturating_add(load.strings.saturating_mul(copies))
         .saturating_add(load.contents.saturating_mul(PLACED_CONTENT))
 }
 
 /// What compressing the metadata takes: everything else is gone by then.
 fn metadata(options: &BuildOptions, load: Load) -> u64 {
-    let frozen = (load.entries.saturating_mul(STORED_ENTRY))
+    let times = if options.keep_all_times { TIMES } else { 0 };
+    let frozen = (load.entries.saturating_mul(STORED_ENTRY + times))
         .saturating_add(load.contents.saturating_mul(STORED_CONTENT))
         .saturating_add(load.strings);
     let codec = usize::try_from(frozen).map_or(u64::MAX, |frozen| {
         options.metadata_compression.encoder_memory(frozen)
     });
+    // Before, there are the tables that it is made from. The codec counts its output.
     common(options, load)
-        .saturating_add(frozen.saturating_mul(2))
-        .saturating_add(codec)
+        .saturating_add(frozen)
+        .saturating_add(codec.max(frozen))
 }
 
 /// Whether there is room to compress this many bytes of metadata with a further codec. Without a limit
@@ -328,10 +357,40 @@ impl<'o> Watch<'o> {
     /// # Errors
     /// [`Error::MemoryLimit`] if this does not fit the limit of the options.
     pub(crate) fn check(&self, load: Load) -> Result<()> {
-        if self.options.memory_limit.is_none() {
-            return Ok(());
-        }
         accept(self.options, load, &[self.stream(load)], false)
+    }
+
+    /// As [`check`](Self::check), while entries are listed. The inodes may still go to a file.
+    pub(crate) fn check_listing(&self, load: Load) -> Result<()> {
+        let Some(limit) = self.options.memory_limit else {
+            return Ok(());
+        };
+        let spilled = self.options.spool.is_some();
+        let later = Load { spilled, ..load };
+        accept(self.options, later, &[self.stream(later)], false)?;
+        let found = self.found(load);
+        match usable(self.options, limit, load) >= found {
+            true => Ok(()),
+            false => Err(refused(self.options, found, load, false)),
+        }
+    }
+
+    /// Whether the limit could be too low, if all of so many files are different.
+    pub(crate) fn could_be_too_low(&self, load: Load, files: u64) -> bool {
+        let (bytes, most) = FEATURES;
+        let features = files.saturating_mul(most).min(load.listed / bytes);
+        let load = Load {
+            contents: files,
+            bytes: load.listed,
+            features,
+            ..load
+        };
+        let stream = StreamLoad {
+            settings: &self.general,
+            items: files,
+            bytes: load.listed,
+        };
+        accept(self.options, load, &[stream], true).is_err()
     }
 
     /// How many entries the next directory may have.
@@ -376,9 +435,9 @@ fn usable(options: &BuildOptions, limit: u64, load: Load) -> u64 {
 fn needed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64 {
     let job = most(streams, |stream| stream.job(options));
     let building = fixed(options, load, streams).saturating_add(job);
-    building
-        .max(tables(options, load))
-        .max(metadata(options, load))
+    let made = tables(options, load).max(metadata(options, load));
+    // There are no small files in memory by then.
+    building.max(made.saturating_sub(small_files(options).min(load.listed)))
 }
 
 /// Compares the memory that the input needs with the limit of the options.
@@ -475,190 +534,4 @@ pub(crate) fn plan(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::category::{Category, StreamKey};
-    use crate::options::{CategoryOptions, FamilyOptions, NilsimsaOptions};
-    use crate::progress::SilentProgress;
-
-    /// Of a build with one stream, of so many bytes.
-    fn plan_of(options: &BuildOptions, load: Load, bytes: u64) -> Result<Plan> {
-        let settings = StreamSettings::general(options);
-        let stream = StreamLoad {
-            settings: &settings,
-            items: load.contents,
-            bytes,
-        };
-        plan(options, load, &[stream], &SilentProgress::default())
-    }
-
-    #[test]
-    fn a_second_codec_needs_room_under_a_limit_only() {
-        let mut options = BuildOptions::level(7);
-        let lzma: CodecSpec = "lzma:level=9".parse().unwrap();
-        let has_room = |options: &BuildOptions, frozen| {
-            super::has_room(options, &lzma, Load::default(), frozen)
-        };
-        assert!(has_room(&options, 64 << 20));
-        options.memory_limit = Some(300 << 20);
-        assert!(has_room(&options, 1 << 20));
-        assert!(!has_room(&options, 64 << 20));
-    }
-
-    #[test]
-    fn what_is_said_to_be_needed_is_enough() {
-        for level in 0..=9 {
-            for (entries, bytes) in [
-                (0, 0),
-                (1, 3),
-                (1, 1 << 40),
-                (1000, 1 << 24),
-                (1_000_000, 1 << 36),
-            ] {
-                let load = Load {
-                    entries,
-                    directories: entries / 10,
-                    contents: entries,
-                    strings: 20 * entries,
-                    listed: bytes,
-                    ..Load::default()
-                };
-                let mut options = BuildOptions::level(level);
-                options.workers = 4;
-                options.memory_limit = Some(1 << 20);
-                let Err(Error::MemoryLimit { needed, .. }) = plan_of(&options, load, bytes) else {
-                    panic!("level {level}: 1 MiB is enough");
-                };
-                options.memory_limit = Some(needed);
-                let plan = plan_of(&options, load, bytes);
-                assert!(plan.is_ok(), "level {level}: {needed}");
-                options.memory_limit = Some(needed / 20 * 17);
-                let plan = plan_of(&options, load, bytes);
-                assert!(plan.is_err(), "level {level}: {needed}");
-                assert!(needed < 3 << 30, "level {level}: {needed}");
-            }
-        }
-    }
-
-    #[test]
-    fn little_input_needs_little() {
-        for level in 0..=9 {
-            let mut options = BuildOptions::level(level);
-            options.workers = 2;
-            let mut last = 0;
-            for (bytes, most) in [(0, 56), (3, 56), (100 << 10, 64), (4 << 20, 192)] {
-                options.memory_limit = Some(1);
-                let load = Load {
-                    entries: 2,
-                    contents: 1,
-                    listed: bytes,
-                    ..Load::default()
-                };
-                let Err(Error::MemoryLimit { needed, .. }) = plan_of(&options, load, bytes) else {
-                    panic!("level {level}: 1 byte is enough");
-                };
-                assert!(needed < most << 20, "level {level}, {bytes}: {needed}");
-                assert!(needed >= last, "level {level}, {bytes}: {needed}");
-                last = needed;
-            }
-        }
-    }
-
-    /// What an order takes counts wherever it comes from.
-    #[test]
-    fn orders_of_categories_count() {
-        let load = Load {
-            entries: 2_000_000,
-            contents: 2_000_000,
-            listed: 1 << 33,
-            ..Load::default()
-        };
-        let needed = |general: Order, own: Option<Order>| {
-            let mut options = BuildOptions::level(1);
-            options.order = general;
-            options.memory_limit = Some(1 << 20);
-            let category = CategoryOptions {
-                order: own,
-                ..CategoryOptions::default()
-            };
-            options.categories.insert(Category::Hotness, category);
-            let general = StreamSettings::general(&options);
-            let hot = StreamSettings::new(&options, StreamKey::plain(Category::Hotness));
-            let of = |settings, items| StreamLoad {
-                settings,
-                items,
-                bytes: 1 << 30,
-            };
-            let streams = [of(&general, 1000), of(&hot, load.contents)];
-            match plan(&options, load, &streams, &SilentProgress::default()) {
-                Err(Error::MemoryLimit { needed, .. }) => needed,
-                _ => 0,
-            }
-        };
-        let families = || Order::Families(FamilyOptions::default());
-        let plain = needed(Order::Path, None);
-        for order in [Order::Nilsimsa(NilsimsaOptions::default()), families()] {
-            let everywhere = needed(order.clone(), None);
-            assert!(everywhere > plain + 128 * load.contents);
-            let own = needed(Order::Path, Some(order));
-            assert!(own > everywhere / 20 * 19, "{own} {everywhere}");
-        }
-        assert!(needed(families(), Some(Order::Path)) < plain + (2 << 20));
-    }
-
-    #[test]
-    fn more_memory_means_more_threads_and_blocks() {
-        let mut options = BuildOptions::level(9);
-        options.workers = 8;
-        let mut last = Plan {
-            workers: 0,
-            segmenters: 0,
-            blocks: 0,
-        };
-        for gib in [2, 4, 8, 16, 64] {
-            options.memory_limit = Some(gib << 30);
-            let settings = StreamSettings::general(&options);
-            let stream = StreamLoad {
-                settings: &settings,
-                items: 1,
-                bytes: 1 << 40,
-            };
-            let progress = SilentProgress::default();
-            let plan = plan(&options, Load::default(), &[stream; 5], &progress).expect("enough");
-            assert!(plan.workers >= last.workers, "{gib}");
-            assert!(plan.segmenters >= last.segmenters, "{gib}");
-            assert!(plan.blocks >= plan.workers, "{gib}");
-            last = plan;
-        }
-        assert_eq!((last.workers, last.segmenters), (8, 5));
-    }
-
-    #[test]
-    fn the_default_fits_two_gib() {
-        for level in 0..=9 {
-            let mut options = BuildOptions::level(level);
-            options.workers = 16;
-            options.machine_memory = Some(2 << 30);
-            let settings = StreamSettings::general(&options);
-            let streams = [StreamLoad {
-                settings: &settings,
-                items: 0,
-                bytes: 1 << 40,
-            }; 20];
-            let load = Load {
-                listed: 1 << 40,
-                ..Load::default()
-            };
-            let plan = plan(&options, load, &streams, &SilentProgress::default());
-            let plan = plan.expect("no limit");
-            let block = u64::from(options.block_size());
-            let job = streams[0].compressor(&options);
-            let total = fixed(&options, load, &streams)
-                + (plan.segmenters as u64 - 1) * streams[0].segmenter()
-                + small_files(&options)
-                + plan.workers as u64 * job
-                + plan.blocks as u64 * block;
-            assert!(total <= 7 << 28, "level {level}: {total}");
-        }
-    }
-}
+mod tests;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::num::NonZeroU64;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use redwarfs_codec::CodecSpec;
@@ -365,6 +366,9 @@ pub struct BuildOptions {
     /// the input, the error names the needed amount. `None` aims at three quarters of `machine_memory`,
     /// and never fails.
     pub memory_limit: Option<u64>,
+    /// Directory for a temporary file. If `memory_limit` could be too low, the inodes wait in it. The image is the same. Without
+    /// a directory, or if there can be no file in it, they stay in memory.
+    pub spool: Option<PathBuf>,
     /// Bytes of memory by which `memory_limit` is chosen; `None` asks for the physical memory of
     /// the machine.
     pub machine_memory: Option<u64>,
@@ -546,6 +550,7 @@ impl BuildOptions {
             thread_start: None,
             compress_niceness: 5,
             memory_limit: None,
+            spool: None,
             machine_memory: None,
             checkpoint: None,
             verify_duplicates: true,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::context::Context;
 use crate::error::{Error, Result};
-use crate::source::{self, FileIdentity, Stamp};
+use crate::source::{self, FileIdentity};
 use crate::tree::Tree;
 
 /// Bytes per read of larger files.
@@ -73,23 +73,19 @@ pub(crate) fn read_range(
     let path = tree.file_path(file);
     context.counters().set_current(&path);
     tracing::trace!("reading '{}'", context.source.display_path(&path));
-    let content = context.source.open(&path).map_err(ReadError::Input)?;
+    let content = context.open(tree, file).map_err(ReadError::Input)?;
     let before = content.stamp().map_err(ReadError::Input)?;
     let identity = || {
         let wanted = context.options.checkpoint.is_some();
         wanted.then(|| content.identity().ok().flatten()).flatten()
     };
     let state = identity().filter(FileIdentity::is_settled);
-    let announced = Stamp {
-        size: listed.size,
-        mtime: tree.mtimes[listed.inode as usize],
-    };
     let mut outcome = ReadOutcome {
-        changed: before != announced,
+        changed: before != tree.stamp(file),
         size: range.start,
         ..ReadOutcome::default()
     };
-    let holes = listed.sparse;
+    let holes = listed.sparse();
     let end = before.size.min(range.end);
     'extents: while outcome.size < end {
         let extent = if holes {

@@ -3,25 +3,33 @@
 //! | for each | bytes |
 //! |---|---|
 //! | entry | 12 |
-//! | inode | 24, or 56 with all times |
-//! | regular file | 24 |
+//! | inode | 20, or 44 with all times |
+//! | regular file | 16, and 4 if the source numbers files |
 //! | directory | 12 |
 //! | distinct name | its length and 4, and 6 to 12 more while the tree is listed |
 //!
 //! The children of a directory have consecutive numbers, sorted by name, and directories follow each
 //! other depth first. The number of an entry is its index in the image's table of directory entries.
+//!
+//! Under a low memory limit, the inodes, and which inode an entry has, wait in a temporary file ([`Tree::spill`]). Reading a
+//! file needs two of their records. Metadata needs all of them.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use hashbrown::HashTable;
+use redwarfs_io::spill::{Records, Spill, SpillFile};
 use twox_hash::XxHash3_64;
 
 use crate::error::{Error, Result};
 use crate::hook::Marks;
 use crate::memory::Load;
 use crate::options::BuildOptions;
-use crate::source::{FileType, Meta, Timestamp};
+use crate::source::{FileType, Meta, PackedTime, Stamp, Timestamp};
 use crate::stored::Attributes;
 use crate::xattrs;
 
@@ -55,6 +63,11 @@ impl Interner {
     /// Bytes of all strings, and of their places.
     pub(crate) fn bytes(&self) -> u64 {
         (self.bytes.len() + size_of::<u32>() * self.ends.len()) as u64
+    }
+
+    /// Bytes of memory. The table of names has another one beside it when it grows.
+    pub(crate) fn memory(&self) -> u64 {
+        self.bytes() + (self.table.allocation_size() * 3 / 2) as u64
     }
 
     pub(crate) fn intern(&mut self, string: &[u8]) -> Result<u32> {
@@ -93,17 +106,46 @@ pub(crate) struct Dir {
     pub(crate) count: u32,
 }
 
-/// A regular file: one inode, any number of names.
+/// A regular file: one inode, any number of names. 16 bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct File {
     pub(crate) size: u64,
-    /// Less is allocated, and holes are to be stored as such.
-    pub(crate) sparse: bool,
     /// First entry with this inode.
     pub(crate) entry: u32,
+    /// Names of this inode in the tree, and [`SPARSE`].
+    names: u32,
+}
+
+/// Bit of `File::names`: less is allocated than the size, and holes are to be stored as such.
+const SPARSE: u32 = 1 << 31;
+
+impl File {
+    pub(crate) fn new(size: u64, sparse: bool, entry: u32) -> Self {
+        Self {
+            size,
+            entry,
+            names: 1 | if sparse { SPARSE } else { 0 },
+        }
+    }
+
+    /// Whether less is allocated, and holes are to be stored as such.
+    pub(crate) fn sparse(&self) -> bool {
+        self.names & SPARSE != 0
+    }
+
     /// Names of this inode in the tree.
-    pub(crate) links: u32,
-    pub(crate) inode: u32,
+    pub(crate) fn links(&self) -> u32 {
+        self.names & !SPARSE
+    }
+
+    /// Counts another name.
+    pub(crate) fn add_link(&mut self) -> Result<()> {
+        if self.links() == !SPARSE {
+            return Err(Error::Limit("too many hard links to a file".into()));
+        }
+        self.names += 1;
+        Ok(())
+    }
 }
 
 /// The listed tree.
@@ -111,21 +153,25 @@ pub(crate) struct File {
 pub(crate) struct Tree {
     pub(crate) parents: Vec<u32>,
     pub(crate) name_ids: Vec<u32>,
-    /// Inode per entry: an index into the following vectors, in order of discovery.
-    pub(crate) inodes: Vec<u32>,
+    /// Inode per entry: an index into the following tables, in order of discovery.
+    pub(crate) inodes: Records<u32>,
 
-    attributes: Vec<u32>,
-    pub(crate) mtimes: Vec<Timestamp>,
+    attributes: Records<u32>,
+    mtimes: Records<PackedTime>,
     /// Empty unless all times are kept.
-    pub(crate) atimes: Vec<Timestamp>,
-    pub(crate) ctimes: Vec<Timestamp>,
+    atimes: Records<PackedTime>,
+    ctimes: Records<PackedTime>,
     /// By type: number of the directory, symlink target, file, device; 0 for others.
-    pub(crate) details: Vec<u32>,
+    details: Records<u32>,
+    /// The temporary file, if inodes are in one.
+    file: Option<Arc<SpillFile>>,
 
     pub(crate) distinct: Vec<Attributes>,
     distinct_ids: HashMap<Attributes, u32>,
     pub(crate) dirs: Vec<Dir>,
     pub(crate) files: Vec<File>,
+    /// By file, if the source opens files by number.
+    pub(crate) numbers: Vec<u32>,
     /// The results of the hook for files.
     pub(crate) marks: Marks,
     pub(crate) rdevs: Vec<u64>,
@@ -145,8 +191,13 @@ impl Tree {
         Load {
             entries: self.inodes.len() as u64,
             directories: self.dirs.len() as u64,
-            strings: (self.names.bytes.len() + self.targets.bytes.len()) as u64,
-            beside: self.beside + self.marks.memory() + self.extended.memory(),
+            strings: self.names.memory() + self.targets.memory(),
+            spilled: self.file.is_some(),
+            beside: self.beside
+                + self.marks.memory()
+                + self.extended.memory()
+                + (size_of::<u32>() * self.numbers.len()) as u64
+                + self.file.as_ref().map_or(0, |file| file.memory()),
             listed: self.file_bytes,
             ..Load::default()
         }
@@ -160,7 +211,82 @@ impl Tree {
     }
 
     pub(crate) fn attributes(&self, inode: u32) -> Attributes {
-        self.distinct[self.attributes[inode as usize] as usize]
+        self.distinct[self.attributes.at(inode) as usize]
+    }
+
+    pub(crate) fn mtime(&self, inode: u32) -> Timestamp {
+        self.mtimes.at(inode).get()
+    }
+
+    /// Times of access and change; the default ones unless all times are kept.
+    pub(crate) fn other_times(&self, inode: u32) -> [Timestamp; 2] {
+        [&self.atimes, &self.ctimes].map(|times| times.at(inode).get())
+    }
+
+    /// Number of the directory, symlink target, file, or device that an inode is; 0 for others.
+    pub(crate) fn detail(&self, inode: u32) -> u32 {
+        self.details.at(inode)
+    }
+
+    pub(crate) fn set_detail(&mut self, inode: u32, detail: u32) {
+        self.details.set(inode, detail);
+    }
+
+    pub(crate) fn inode_count(&self) -> usize {
+        self.details.len()
+    }
+
+    pub(crate) fn file_inode(&self, file: u32) -> u32 {
+        self.inodes.at(self.files[file as usize].entry)
+    }
+
+    /// Size and time of a file as it was listed.
+    pub(crate) fn stamp(&self, file: u32) -> Stamp {
+        Stamp {
+            size: self.files[file as usize].size,
+            mtime: self.mtime(self.file_inode(file)),
+        }
+    }
+
+    /// Moves the inodes, and which inode an entry has, to a temporary file in `directory`. Returns its size in bytes; none if
+    /// files there are in memory themselves. Everything then stays where it is, as after an error. Nothing can be added
+    /// afterwards.
+    ///
+    /// # Errors
+    /// There can be no file, or there is no room; [`io::ErrorKind::Interrupted`] when `stop` is set.
+    pub(crate) fn spill(&mut self, directory: &Path, stop: &AtomicBool) -> io::Result<Option<u64>> {
+        let Some(mut spill) = Spill::new(directory, stop)? else {
+            return Ok(None);
+        };
+        let mut numbers = [&mut self.inodes, &mut self.attributes, &mut self.details];
+        let mut times = [&mut self.mtimes, &mut self.atimes, &mut self.ctimes];
+        let write = numbers.each_ref().map(|table| spill.records(table));
+        let [inodes, attributes, details] = write;
+        let all_numbers = [inodes?, attributes?, details?];
+        let write = times.each_ref().map(|table| spill.records(table));
+        let [mtimes, atimes, ctimes] = write;
+        let all_times = [mtimes?, atimes?, ctimes?];
+        let file = spill.finish("the temporary file of the inodes")?;
+        for (table, moved) in numbers.iter_mut().zip(all_numbers) {
+            **table = moved.in_file(&file);
+        }
+        for (table, moved) in times.iter_mut().zip(all_times) {
+            **table = moved.in_file(&file);
+        }
+        let size = file.size();
+        self.file = Some(file);
+        Ok(Some(size))
+    }
+
+    /// # Errors
+    /// [`Error::Spill`] if the temporary file could not be read. What the tree has told since then may be wrong.
+    pub(crate) fn check(&self) -> Result<()> {
+        check(self.file.as_ref())
+    }
+
+    /// The temporary file, for when the tree is gone.
+    pub(crate) fn file(&self) -> Option<Arc<SpillFile>> {
+        self.file.clone()
     }
 
     pub(crate) fn kind(&self, inode: u32) -> FileType {
@@ -202,11 +328,11 @@ impl Tree {
     pub(crate) fn file_at(&self, path: &[u8]) -> Option<u32> {
         let mut entry = 0u32;
         for name in path.split(|&b| b == b'/') {
-            let inode = *self.inodes.get(entry as usize)?;
+            let inode = self.inodes.at(entry);
             if self.kind(inode) != FileType::Directory {
                 return None;
             }
-            let dir = self.dirs.get(*self.details.get(inode as usize)? as usize)?;
+            let dir = self.dirs.get(self.detail(inode) as usize)?;
             let (mut low, mut high) = (dir.first, dir.first.checked_add(dir.count)?);
             // Children are sorted by name.
             while low < high {
@@ -222,10 +348,8 @@ impl Tree {
             }
             entry = low;
         }
-        let inode = *self.inodes.get(entry as usize)?;
-        (self.kind(inode) == FileType::Regular)
-            .then(|| self.details.get(inode as usize).copied())
-            .flatten()
+        let inode = self.inodes.at(entry);
+        (self.kind(inode) == FileType::Regular).then(|| self.detail(inode))
     }
 
     /// Adds an inode as the options want it; it has no name yet.
@@ -236,7 +360,8 @@ impl Tree {
             .ok_or_else(|| Error::Limit("too many inodes".into()))?;
         let attributes = options.attributes(meta);
         // Nearly always the same as those of the one before.
-        let last = self.attributes.last().copied();
+        let last = self.attributes.len().checked_sub(1);
+        let last = last.map(|at| self.attributes.at(at as u32));
         let last = last.filter(|&id| self.distinct.get(id as usize) == Some(&attributes));
         let id = last.unwrap_or_else(|| {
             let next = self.distinct.len() as u32;
@@ -247,10 +372,10 @@ impl Tree {
             id
         });
         self.attributes.push(id);
-        self.mtimes.push(meta.mtime);
+        self.mtimes.push(PackedTime::of(meta.mtime));
         if options.keep_all_times {
-            self.atimes.push(meta.atime);
-            self.ctimes.push(meta.ctime);
+            self.atimes.push(PackedTime::of(meta.atime));
+            self.ctimes.push(PackedTime::of(meta.ctime));
         }
         self.details.push(0);
         Ok(inode)
@@ -267,6 +392,13 @@ impl Tree {
         self.inodes.push(inode);
         Ok(entry)
     }
+}
+
+/// # Errors
+/// [`Error::Spill`] if a temporary file could not be read.
+pub(crate) fn check(file: Option<&Arc<SpillFile>>) -> Result<()> {
+    let failure = file.and_then(|file| file.failure());
+    failure.map_or(Ok(()), |error| Err(Error::Spill(error)))
 }
 
 /// Compares two entries by path components from the last to the first; a path that runs out
@@ -333,7 +465,7 @@ pub(crate) fn without_empty_directories(old: Tree) -> Tree {
         *root = true;
     }
     for entry in 1..old.inodes.len() {
-        let directory = old.kind(old.inodes[entry]) == FileType::Directory;
+        let directory = old.kind(old.inodes.at(entry as u32)) == FileType::Directory;
         let mut at = entry;
         // Everything above something that is not a directory stays.
         while !directory && at != 0 && !keep[at] {
@@ -357,18 +489,18 @@ pub(crate) fn without_empty_directories(old: Tree) -> Tree {
         // Parents precede their children, so the parent's place is final after this loop.
         tree.parents.push(old.parents[entry]);
         tree.name_ids.push(old.name_ids[entry]);
-        tree.inodes.push(old.inodes[entry]);
+        tree.inodes.push(old.inodes.at(entry as u32));
     }
     for parent in &mut tree.parents {
         *parent = moved[*parent as usize];
     }
-    let mut details = old.details.clone();
+    let mut details = old.details;
     for dir in old.dirs.iter().filter(|dir| keep[dir.entry as usize]) {
         let children = dir.first as usize..(dir.first + dir.count) as usize;
         let count = keep[children.clone()].iter().filter(|&&k| k).count() as u32;
         // The children of all directories before this one have been counted already.
         let first = tree.dirs.last().map_or(1, |d: &Dir| d.first + d.count);
-        details[old.inodes[dir.entry as usize] as usize] = tree.dirs.len() as u32;
+        details.set(old.inodes.at(dir.entry), tree.dirs.len() as u32);
         tree.dirs.push(Dir {
             entry: moved[dir.entry as usize],
             first,
@@ -376,6 +508,7 @@ pub(crate) fn without_empty_directories(old: Tree) -> Tree {
         });
     }
     tree.marks = old.marks;
+    tree.numbers = old.numbers;
     tree.files = old.files;
     for file in &mut tree.files {
         file.entry = moved[file.entry as usize];

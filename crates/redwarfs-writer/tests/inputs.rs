@@ -538,7 +538,7 @@ fn a_limit_that_cannot_be_kept_ends_the_listing() {
     assert!(!whole);
     assert_eq!(many.listed.load(Ordering::Relaxed), 0);
     // Room for a small part of the million entries.
-    let limit = least + (20 << 20);
+    let limit = least + (15 << 20);
     options.memory_limit = Some(limit);
     let (needed, whole) = fails(&options, &many);
     assert!(!whole && needed > limit, "{needed} of {limit}");

@@ -195,6 +195,11 @@ impl SymbolTable {
         train::train(samples)
     }
 
+    /// As [`train`](Self::train), for strings of any type.
+    pub(crate) fn train_on<S: AsRef<[u8]>>(samples: &[S]) -> Self {
+        train::train(samples)
+    }
+
     /// Appends the compressed form of `input` to `out`: at each position the longest symbol.
     /// It is at most twice as long as `input`.
     pub fn compress(&self, input: &[u8], out: &mut Vec<u8>) {

@@ -16,8 +16,9 @@ const SAVED_PER_USE: [u64; 3] = [1, 2, 3];
 const CODES: usize = 512;
 const FIRST_LITERAL: usize = 256;
 
-pub(super) fn train(samples: &[&[u8]]) -> SymbolTable {
-    let total = samples.iter().map(|string| string.len() as u64).sum();
+pub(super) fn train<S: AsRef<[u8]>>(samples: &[S]) -> SymbolTable {
+    let sizes = samples.iter().map(|string| string.as_ref().len() as u64);
+    let total = sizes.sum();
     let sample = pick_sample(samples, total);
     let sampled = sample.iter().map(|string| string.len() as u64).sum();
     let scale = Scale { total, sampled };
@@ -50,13 +51,14 @@ impl Scale {
 }
 
 /// Strings of about [`SAMPLE`] bytes in all, spread evenly.
-fn pick_sample<'s>(samples: &[&'s [u8]], total: u64) -> Vec<&'s [u8]> {
+fn pick_sample<S: AsRef<[u8]>>(samples: &[S], total: u64) -> Vec<&[u8]> {
+    let samples = samples.iter().map(AsRef::as_ref);
     if total <= SAMPLE as u64 {
-        return samples.to_vec();
+        return samples.collect();
     }
     let (mut seen, mut taken) = (0_u64, 0_u64);
     let mut picked = Vec::new();
-    for &string in samples {
+    for string in samples {
         if u128::from(taken) * u128::from(total) <= u128::from(seen) * SAMPLE as u128 {
             let part = &string[..string.len().min(SAMPLE)];
             taken += part.len() as u64;

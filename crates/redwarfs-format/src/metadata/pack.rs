@@ -134,15 +134,23 @@ impl Default for Packing {
 /// The index counts bytes in 32 bits. If the strings of a table have 4 GiB or more together, the index
 /// saturates, and [`freeze`](super::freeze)d metadata fails its check. No file system comes near that.
 #[must_use]
-pub fn build_string_table(strings: &[&[u8]], pack: StringPacking) -> StringTable {
-    let plain: usize = strings.iter().map(|s| s.len()).sum();
+pub fn build_string_table<S: AsRef<[u8]>>(
+    strings: impl IntoIterator<Item = S> + Clone,
+    pack: StringPacking,
+) -> StringTable {
+    let (mut count, mut plain) = (0, 0);
+    for s in strings.clone() {
+        count += 1;
+        plain += s.as_ref().len();
+    }
     let mut buffer = Vec::new();
-    let mut ends = Vec::with_capacity(strings.len());
+    let mut ends = Vec::with_capacity(count + 1);
     let mut symtab = None;
     if pack.compress != Compress::Never && (plain > 0 || pack.compress == Compress::Always) {
-        let symbols = SymbolTable::train(strings);
-        for s in strings {
-            symbols.compress(s, &mut buffer);
+        let samples: Vec<S> = strings.clone().into_iter().collect();
+        let symbols = SymbolTable::train_on(&samples);
+        for s in samples {
+            symbols.compress(s.as_ref(), &mut buffer);
             ends.push(index_of(buffer.len()));
         }
         let table = symbols.encode_table();
@@ -156,7 +164,7 @@ pub fn build_string_table(strings: &[&[u8]], pack: StringPacking) -> StringTable
     if symtab.is_none() {
         buffer.reserve_exact(plain);
         for s in strings {
-            buffer.extend_from_slice(s);
+            buffer.extend_from_slice(s.as_ref());
             ends.push(index_of(buffer.len()));
         }
     }
@@ -270,8 +278,7 @@ impl Metadata {
 
 fn compact(plain: &mut Vec<Vec<u8>>, table: &mut Option<StringTable>, pack: StringPacking) {
     if table.is_none() {
-        let strings: Vec<&[u8]> = plain.iter().map(Vec::as_slice).collect();
-        *table = Some(build_string_table(&strings, pack));
+        *table = Some(build_string_table(plain.iter(), pack));
         *plain = Vec::new();
     }
 }

@@ -6,6 +6,11 @@ mod unix;
 mod windows;
 
 #[cfg(unix)]
+pub use unix::trim_heap;
+#[cfg(windows)]
+pub use windows::trim_heap;
+
+#[cfg(unix)]
 pub(crate) use unix::*;
 #[cfg(windows)]
 pub(crate) use windows::*;

@@ -33,6 +33,16 @@ pub(crate) fn write_all_at(file: &File, offset: u64, bytes: &[u8]) -> io::Result
     file.write_all_at(bytes, offset)
 }
 
+/// Lets the allocator of the process return unused memory to the system.
+#[allow(unsafe_code)]
+pub fn trim_heap() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    // SAFETY: has no preconditions and may be called at any time by any thread.
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 /// Takes the lock of writers, without waiting. False if another open file has it.
 pub(crate) fn lock_exclusive(file: &File) -> io::Result<bool> {
     use rustix::fs::{FlockOperation, flock};

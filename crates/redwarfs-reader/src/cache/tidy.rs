@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, bounded};
 use redwarfs_format::BlockNo;
+use redwarfs_io::trim_heap;
 
 use super::group::Group;
 use super::shared::SharedCache;
@@ -13,7 +14,7 @@ use super::slot::{SEGMENT, Slot};
 use super::table::Entry;
 use super::tidier::SwapProbe;
 use crate::options::{BlockAllocator, Tidy};
-use crate::sys::{PageMap, pin, trim_heap};
+use crate::sys::{PageMap, pin};
 
 /// Shortest time between two checks.
 const MIN_INTERVAL: Duration = Duration::from_millis(1);

@@ -130,15 +130,6 @@ pub(crate) fn discard(bytes: &mut [u8]) {
     }
 }
 
-/// Lets the allocator of the process return unused memory to the system.
-pub(crate) fn trim_heap() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: has no preconditions and may be called at any time by any thread.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
-
 /// Which pages of this process are swapped out, from `/proc/self/pagemap`.
 ///
 /// `mincore` does not help: for anonymous memory it reports pages that are not mapped, which includes
@@ -217,6 +208,5 @@ mod tests {
         unlock_memory(&bytes[..1 << 14]);
         assert!(!map.any_swapped(&[]).unwrap());
         assert!(map.any_swapped(&bytes).is_ok());
-        trim_heap();
     }
 }

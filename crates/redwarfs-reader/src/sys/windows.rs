@@ -35,9 +35,6 @@ pub(crate) fn prefer_large_pages(_map: &MmapMut) {}
 /// Memory returns to the system when its owner frees it.
 pub(crate) fn discard(_bytes: &mut [u8]) {}
 
-/// The allocator of the system needs no request.
-pub(crate) fn trim_heap() {}
-
 /// Which pages of this process are swapped out: Windows does not tell.
 #[derive(Debug)]
 pub(crate) struct PageMap(std::convert::Infallible);

@@ -224,7 +224,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "POLICY", help_heading = "Archive options", value_parser = whole(values::whiteouts), when_rewriting = NeedsTree)]
     whiteouts: Option<Whiteouts>,
 
-    /// Directory for temporary files with contents and entries of archives [default: TMPDIR, or that of the output]
+    /// Directory for temporary files with contents of archives, and tables beyond the memory limit [default: TMPDIR, or that of the output]
     #[arg(long, value_name = "DIR", help_heading = "Archive options", when_rewriting = NeedsSource)]
     pub spool: Option<PathBuf>,
 

@@ -17,6 +17,7 @@ use redwarfs_writer::{
 };
 
 use super::append::{self, Continued};
+use super::archives::spool;
 use super::args::{self, Args};
 use super::commit::Changes;
 use super::definition::check_build;
@@ -263,6 +264,7 @@ pub(super) fn build_options(
     o.thread_start = thread_start();
     o.compress_niceness = i32::try_from(args.compress_niceness).unwrap_or(0);
     o.memory_limit = args.memory_limit.0;
+    o.spool = Some(spool(args));
     o.machine_memory = env::memory_available();
     (o.with_devices, o.with_specials) = input::keeps(args);
     if !args.pseudo_file.is_empty() {

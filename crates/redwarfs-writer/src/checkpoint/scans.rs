@@ -161,11 +161,10 @@ impl<'a> Scans<'a> {
         if earlier.is_empty() {
             return None;
         }
-        let content = self.context.source.open(&self.tree.file_path(file)).ok()?;
+        let content = self.context.open(self.tree, file).ok()?;
         let identity = content.identity().ok()??;
-        let listed = self.tree.files[file as usize];
-        let mtime = self.tree.mtimes[listed.inode as usize];
-        if (identity.size, identity.mtime) != (listed.size, mtime) {
+        let listed = self.tree.stamp(file);
+        if (identity.size, identity.mtime) != (listed.size, listed.mtime) {
             return None;
         }
         let file = self.id(file, &identity, kind, ranges);

@@ -15,13 +15,11 @@ use crate::settings::StreamSettings;
 pub(crate) use self::kept::{Keeper, Kept, KeptPlace, SharedKept};
 pub(crate) use self::stored::{Chunk, ChunkRange, HOLE, MOST_BLOCKS, Stored, StoredValues};
 
-/// A distinct content and the files that have it. 64 bytes each, and 64 more if hashed by a
-/// function with a digest above 16 bytes.
+/// A distinct content and the files that have it. 40 bytes each.
 #[derive(Debug)]
 pub(crate) struct Content {
     /// Size as listed.
     pub(crate) size: u64,
-    pub(crate) digest: Option<Digest>,
     /// Files with this content in order of discovery, never empty.
     pub(crate) files: Files,
     pub(crate) origin: Origin,
@@ -65,24 +63,39 @@ pub(crate) struct Item {
 
 // What `memory` counts for a content goes by these sizes.
 #[cfg(target_pointer_width = "64")]
-const _: () = assert!(size_of::<Content>() == 64 && size_of::<Item>() == 24);
+const _: () = assert!(size_of::<Content>() == 40 && size_of::<Item>() == 24);
 
 /// Numbers of files; nearly always there is only one.
 #[derive(Debug, Clone)]
 pub(crate) enum Files {
     One(u32),
-    #[expect(
-        clippy::box_collection,
-        reason = "it is rare, and makes the usual case smaller"
-    )]
-    Many(Box<Vec<u32>>),
+    Many(Box<EqualFiles>),
+}
+
+/// Files that had the same content when they were hashed. There may be one or none left.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct EqualFiles {
+    list: Vec<u32>,
+    digest: Option<Digest>,
 }
 
 impl Files {
-    pub(crate) fn push(&mut self, file: u32) {
+    /// Files that have the same digest, if it is known.
+    pub(crate) fn of(list: Vec<u32>, digest: Option<&Digest>) -> Self {
+        match list[..] {
+            [only] => Self::One(only),
+            _ => Self::Many(Box::new(EqualFiles {
+                list,
+                digest: digest.cloned(),
+            })),
+        }
+    }
+
+    /// Adds a file with the same digest as all others, if it is known.
+    pub(crate) fn push(&mut self, file: u32, digest: Option<&Digest>) {
         match self {
-            Files::One(first) => *self = Files::Many(Box::new(vec![*first, file])),
-            Files::Many(files) => files.push(file),
+            Files::One(first) => *self = Self::of(vec![*first, file], digest),
+            Files::Many(files) => files.list.push(file),
         }
     }
 
@@ -90,7 +103,15 @@ impl Files {
         match self {
             Files::One(only) if *only == file => *self = Files::Many(Box::default()),
             Files::One(_) => {}
-            Files::Many(files) => files.retain(|&f| f != file),
+            Files::Many(files) => files.list.retain(|&f| f != file),
+        }
+    }
+
+    /// The digest of the content, if it is known, and several files have or had it.
+    pub(crate) fn digest(&self) -> Option<&Digest> {
+        match self {
+            Files::One(_) => None,
+            Files::Many(files) => files.digest.as_ref(),
         }
     }
 }
@@ -101,7 +122,7 @@ impl std::ops::Deref for Files {
     fn deref(&self) -> &[u32] {
         match self {
             Files::One(file) => std::slice::from_ref(file),
-            Files::Many(files) => files,
+            Files::Many(files) => &files.list,
         }
     }
 }
@@ -109,6 +130,15 @@ impl std::ops::Deref for Files {
 impl Content {
     pub(crate) fn first_file(&self) -> u32 {
         self.files.first().copied().unwrap_or(0)
+    }
+
+    /// Bytes that go to a stream.
+    pub(crate) fn size_in(&self, stream: u32) -> u64 {
+        let Some(parts) = &self.parts else {
+            return self.size;
+        };
+        let sizes = parts.iter().filter(|(of, _)| *of == stream);
+        sizes.map(|(_, size)| size).sum()
     }
 
     /// Where the parts are that go to a stream.
@@ -144,9 +174,17 @@ pub(crate) struct Fragments<'o> {
     pub(crate) streams: Vec<StreamSettings<'o>>,
 }
 
-/// Of each stream that has items, which of them follow one another in its blocks: indices into
-/// the items of the stream.
-pub(crate) type Sequences = Vec<Vec<u32>>;
+/// The contents of a stream, as they follow one another in its blocks. 4 bytes each.
+#[derive(Debug)]
+pub(crate) struct Sequence {
+    pub(crate) stream: u32,
+    pub(crate) contents: Vec<u32>,
+    /// Bytes that they have in the stream.
+    pub(crate) size: u64,
+}
+
+/// Of each stream that has any contents.
+pub(crate) type Sequences = Vec<Sequence>;
 
 impl<'o> Fragments<'o> {
     /// The items of each stream that has any, with its settings.

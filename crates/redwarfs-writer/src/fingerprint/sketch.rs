@@ -131,6 +131,11 @@ impl Sketches {
         self.ends.len() as u32 - 1
     }
 
+    /// Number of features.
+    pub(crate) fn features(&self) -> u64 {
+        self.features.len() as u64
+    }
+
     /// The features of one; none if there is no such number.
     pub(crate) fn get(&self, number: u32) -> &[u32] {
         let number = number as usize;

@@ -6,6 +6,7 @@ use std::io;
 use self::extended::ExtendedAttributes;
 use crate::base::BaseContent;
 pub use redwarfs_format::metadata::{FileType, Timestamp};
+use redwarfs_io::spill::{Record, number};
 
 pub(crate) mod declared;
 pub(crate) mod directory;
@@ -45,6 +46,42 @@ pub struct Meta {
     pub target: Option<Vec<u8>>,
     /// Extended attributes, birth time and flags.
     pub extended: ExtendedAttributes,
+}
+
+/// A time in 12 bytes, without the padding of a [`Timestamp`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PackedTime([u32; 3]);
+
+impl PackedTime {
+    /// Packs a time.
+    #[must_use]
+    pub fn of(time: Timestamp) -> Self {
+        let sec = time.sec.cast_unsigned();
+        Self([(sec >> 32) as u32, sec as u32, time.nsec])
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn get(self) -> Timestamp {
+        let [high, low, nsec] = self.0;
+        let sec = (u64::from(high) << 32) | u64::from(low);
+        Timestamp {
+            sec: sec.cast_signed(),
+            nsec,
+        }
+    }
+}
+
+impl Record for PackedTime {
+    const SIZE: usize = 12;
+
+    fn write(&self, out: &mut Vec<u8>) {
+        self.0.iter().for_each(|part| part.write(out));
+    }
+
+    fn read(mut bytes: &[u8]) -> Self {
+        Self([(); 3].map(|()| u32::from_le_bytes(number(&mut bytes))))
+    }
 }
 
 /// One entry of a directory.
@@ -206,6 +243,24 @@ pub trait Source: Send + Sync + Debug {
     fn failure(&self) -> Option<io::Error> {
         None
     }
+
+    /// Whether regular files can be opened by number. The second part of [`Meta::identity`] is then this number, below 2^32. A
+    /// build notes the numbers, calls [`all_listed`](Source::all_listed), and opens no file by its path.
+    fn numbers_files(&self) -> bool {
+        false
+    }
+
+    /// Opens a regular file by its number.
+    ///
+    /// # Errors
+    /// As [`open`](Source::open); [`io::ErrorKind::Unsupported`] if files have no numbers.
+    fn open_number(&self, _number: u32) -> io::Result<Box<dyn Content>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Nothing is listed or opened by its path from here on, so a source that [numbers files](Source::numbers_files) may free
+    /// what it needs for that.
+    fn all_listed(&self) {}
 
     /// Nothing is listed or opened from here on, so the source may free its memory. A build calls this before it makes
     /// metadata.

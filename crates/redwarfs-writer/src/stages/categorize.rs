@@ -112,10 +112,10 @@ fn by_category(
                 let listed = tree.files[file as usize];
                 let path = tree.file_path(file);
                 context.counters().set_current(&path);
-                let Ok(content) = context.source.open(&path) else {
+                let Ok(content) = context.open(tree, file) else {
                     return Ok(Verdict::default());
                 };
-                let sparse = listed.sparse;
+                let sparse = listed.sparse();
                 Input::File { content, sparse }
             }
         };

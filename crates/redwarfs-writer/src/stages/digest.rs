@@ -124,7 +124,7 @@ pub(crate) fn digest(
         Ok((Some(print), place.filter(|_| same), record))
     };
     let mut found: Vec<Option<u32>> = Vec::with_capacity(jobs.len());
-    let mut places: Vec<(u32, KeptPlace)> = Vec::new();
+    let mut places: Vec<(u32, KeptPlace)> = Vec::with_capacity(jobs.len());
     let done = context.scan(&jobs, Vec::new, print, |job, result| {
         let (print, place, record): (_, _, Option<Record>) = result?;
         if let Some(scans) = scans {

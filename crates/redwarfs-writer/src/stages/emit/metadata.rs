@@ -80,7 +80,7 @@ pub(crate) fn build(
         numbering
             .devices
             .iter()
-            .map(|&i| tree.rdevs[tree.details[i as usize] as usize])
+            .map(|&i| tree.rdevs[tree.detail(i) as usize])
             .collect(),
     );
     let mut tables = EncodedTables::new(widths_for(&options.metadata_compression));
@@ -141,8 +141,8 @@ impl Numbering {
         // place of the entry of an empty one, or of its parent.
         let mut depths: Vec<u32> = Vec::with_capacity(tree.dirs.len());
         for dir in &tree.dirs {
-            let above = tree.inodes[tree.parents[dir.entry as usize] as usize];
-            let above = depths.get(tree.details[above as usize] as usize);
+            let above = tree.inodes.at(tree.parents[dir.entry as usize]);
+            let above = depths.get(tree.detail(above) as usize);
             depths.push(above.map_or(0, |depth| depth + 1));
         }
         order.sort_by(|&a, &b| {
@@ -163,18 +163,18 @@ impl Numbering {
         }
         let dirs = order
             .iter()
-            .map(|&number| tree.inodes[dir(number).entry as usize]);
+            .map(|&number| tree.inodes.at(dir(number).entry));
         let mut all: Vec<u32> = dirs.collect();
         let (mut symlinks, mut devices, mut others) = (vec![], vec![], vec![]);
         // Where each file is met first.
         let mut met = vec![u32::MAX; tree.files.len()];
         for (at, &entry) in (0u32..).zip(&walk) {
-            let inode = tree.inodes[entry as usize];
+            let inode = tree.inodes.at(entry);
             match tree.kind(inode) {
                 FileType::Directory => {}
                 FileType::Symlink => symlinks.push(inode),
                 FileType::Regular => {
-                    let met = &mut met[tree.details[inode as usize] as usize];
+                    let met = &mut met[tree.detail(inode) as usize];
                     *met = at.min(*met);
                 }
                 FileType::CharDevice | FileType::BlockDevice => devices.push(inode),
@@ -213,10 +213,10 @@ impl Numbering {
         let count = unique.len();
         unique.append(&mut shared);
         all.extend_from_slice(&symlinks);
-        all.extend(files.iter().map(|&file| tree.files[file as usize].inode));
+        all.extend(files.iter().map(|&file| tree.file_inode(file)));
         all.extend_from_slice(&devices);
         all.append(&mut others);
-        let mut of = vec![0; tree.details.len()];
+        let mut of = vec![0; tree.inode_count()];
         for (number, &inode) in (0u32..).zip(&all) {
             of[inode as usize] = number;
         }
@@ -265,7 +265,7 @@ fn entries(
             } else {
                 rank[tree.name_ids[entry as usize] as usize]
             },
-            inode_num: numbers[tree.inodes[entry as usize] as usize],
+            inode_num: numbers[tree.inodes.at(entry) as usize],
         })
     })?;
     drop(rank);
@@ -291,8 +291,8 @@ fn entries(
         metadata.names = order.iter().map(|&n| names.get(n).to_vec()).collect();
         return Ok(());
     }
-    let strings: Vec<&[u8]> = order.iter().map(|&n| names.get(n)).collect();
-    metadata.compact_names = Some(build_string_table(&strings, packing.of_names()));
+    let strings = order.iter().map(|&n| names.get(n));
+    metadata.compact_names = Some(build_string_table(strings, packing.of_names()));
     Ok(())
 }
 
@@ -307,7 +307,7 @@ fn inodes(
 ) -> Result<()> {
     let (mut modes, mut uids, mut gids) = (Table::new(), Table::new(), Table::new());
     for &entry in &numbering.walk {
-        let attributes = tree.attributes(tree.inodes[entry as usize]);
+        let attributes = tree.attributes(tree.inodes.at(entry));
         modes.index(attributes.mode);
         uids.index(attributes.uid);
         gids.index(attributes.gid);
@@ -317,34 +317,28 @@ fn inodes(
     let multiplier = options.time_resolution.multiplier();
     fs_options.time_resolution_sec = (seconds > 1).then_some(seconds as u32);
     fs_options.subsecond_resolution_nsec_multiplier = multiplier;
-    let time = |times: &[Timestamp], inode: u32| {
-        options.time(times.get(inode as usize).copied().unwrap_or_default())
-    };
+    let time = |time: Timestamp| options.time(time);
     // Units are counted with the sign, so that times before 1970 come out right for every
     // resolution: readers multiply modulo 2^64.
     let unit = |t: Timestamp| t.sec.div_euclid(seconds);
-    let births = tree.extended.births();
     fs_options.has_btime = options.keep_birth_times;
-    let mut kinds: Vec<&[Timestamp]> = vec![&tree.mtimes];
-    if options.keep_all_times {
-        kinds.extend([&tree.atimes[..], &tree.ctimes[..]]);
-    }
-    if options.keep_birth_times {
-        kinds.push(births);
-    }
-    let base = numbering
-        .all
-        .iter()
-        .flat_map(|&inode| kinds.iter().map(move |times| unit(time(times, inode))))
-        .min()
-        .unwrap_or(0);
+    let births = tree.extended.births();
+    let birth = |inode: u32| births.get(inode as usize).copied().unwrap_or_default();
+    let earliest = |&inode: &u32| {
+        let others = options.keep_all_times.then(|| tree.other_times(inode));
+        let birth = options.keep_birth_times.then(|| birth(inode));
+        let all = [tree.mtime(inode)].into_iter();
+        let all = all.chain(others.into_iter().flatten()).chain(birth);
+        all.map(|at| unit(time(at))).min()
+    };
+    let base = numbering.all.iter().filter_map(earliest).min().unwrap_or(0);
     let offset = |t: Timestamp| unit(t).wrapping_sub(base) as u64;
     let subsec = |t: Timestamp| multiplier.map_or(0, |m| u64::from(t.nsec / m));
     metadata.timestamp_base = base as u64;
     tables.inodes(|| {
         numbering.all.iter().map(|&inode| {
             let attributes = tree.attributes(inode);
-            let mtime = time(&tree.mtimes, inode);
+            let mtime = time(tree.mtime(inode));
             let mut data = InodeData {
                 mode_index: modes.of(attributes.mode),
                 owner_index: uids.of(attributes.uid),
@@ -354,20 +348,20 @@ fn inodes(
                 ..InodeData::default()
             };
             if options.keep_all_times {
-                let (atime, ctime) = (time(&tree.atimes, inode), time(&tree.ctimes, inode));
+                let [atime, ctime] = tree.other_times(inode).map(time);
                 data.atime_offset = offset(atime);
                 data.atime_subsec = subsec(atime);
                 data.ctime_offset = offset(ctime);
                 data.ctime_subsec = subsec(ctime);
             }
             if options.keep_birth_times {
-                let birth = time(births, inode);
+                let birth = time(birth(inode));
                 data.btime_offset = offset(birth);
                 data.btime_subsec = subsec(birth);
             }
             if options.hardlink_table && tree.kind(inode) == FileType::Regular {
-                let file = tree.files[tree.details[inode as usize] as usize];
-                data.nlink_minus_one = file.links - 1;
+                let file = tree.files[tree.detail(inode) as usize];
+                data.nlink_minus_one = file.links() - 1;
             }
             data
         })
@@ -382,7 +376,7 @@ fn symlinks(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
     let mut used: Vec<u32> = numbering
         .symlinks
         .iter()
-        .map(|&inode| tree.details[inode as usize])
+        .map(|&inode| tree.detail(inode))
         .collect();
     used.sort_by(|&a, &b| tree.targets.get(a).cmp(tree.targets.get(b)));
     used.dedup();
@@ -390,11 +384,7 @@ fn symlinks(tree: &Tree, numbering: &Numbering, metadata: &mut Metadata) {
     metadata.symlink_table = numbering
         .symlinks
         .iter()
-        .map(|&inode| {
-            rank.get(&tree.details[inode as usize])
-                .copied()
-                .unwrap_or(0)
-        })
+        .map(|&inode| rank.get(&tree.detail(inode)).copied().unwrap_or(0))
         .collect();
     metadata.symlinks = used
         .iter()
@@ -413,10 +403,7 @@ fn files(
 ) -> Result<()> {
     let mut totals = Totals::default();
     for &inode in &numbering.symlinks {
-        totals.add(
-            tree.targets.get(tree.details[inode as usize]).len() as u64,
-            0,
-        );
+        totals.add(tree.targets.get(tree.detail(inode)).len() as u64, 0);
     }
     let data = stored.chunks.iter().filter(|c| c.hole_size().is_none());
     let largest = data.map(|chunk| chunk.size).max().unwrap_or(0);
@@ -457,7 +444,7 @@ fn files(
         let files = &contents[i as usize];
         for &file in files.iter() {
             totals.add(size, hole);
-            let links = u64::from(tree.files[file as usize].links);
+            let links = u64::from(tree.files[file as usize].links());
             totals.hardlinks += size * (links - 1);
         }
         if let Some(s) = (k as usize).checked_sub(numbering.unique) {

@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::memory::{self, Load};
 use crate::progress::add;
 use crate::settings::StreamSettings;
-use crate::tree::Tree;
+use crate::tree::{Tree, check};
 
 /// The sections after the blocks of an image.
 pub(crate) struct Emitted {
@@ -94,8 +94,12 @@ pub(crate) fn describe(
     let mut contents: Vec<Files> = contents.into_iter().map(|content| content.files).collect();
     // The allocation may be that of the contents.
     contents.shrink_to_fit();
-    let (mut metadata, tables) =
-        metadata::build(options, tree, contents, stored, (blocks, block_size))?;
+    let file = tree.file();
+    let built = metadata::build(options, tree, contents, stored, (blocks, block_size));
+    // It may be the reason for an error.
+    check(file.as_ref())?;
+    drop(file);
+    let (mut metadata, tables) = built?;
     categories(&mut metadata);
     let inodes = tables.inode_count();
     let chunks = metadata.chunks.len() as u64;

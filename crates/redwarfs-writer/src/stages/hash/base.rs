@@ -97,11 +97,10 @@ impl<'a> InBase<'a> {
         };
         let tree = hasher.tree;
         let find = |file: u32| {
-            let listed = &tree.files[file as usize];
-            let mtime = *tree.mtimes.get(listed.inode as usize)?;
+            let listed = tree.stamp(file);
             let path = tree.file_path(file);
             let stored = hasher.context.source.stored(&path);
-            let found = stored.or_else(|| image.unchanged(&path, listed.size, mtime))?;
+            let found = stored.or_else(|| image.unchanged(&path, listed.size, listed.mtime))?;
             Some((file, found))
         };
         let files = 0..tree.files.len() as u32;

@@ -88,7 +88,7 @@ impl Hasher<'_> {
         if self.context.options.hollow {
             return 0;
         }
-        let files = self.tree.files.iter().filter(|file| !file.sparse);
+        let files = self.tree.files.iter().filter(|file| !file.sparse());
         let mut sizes: Vec<u64> = files.map(|file| file.size).collect();
         if self.context.options.file_hash.is_some() {
             sizes.sort_unstable();
@@ -122,7 +122,9 @@ impl Hasher<'_> {
             hasher: self,
             keeper: &keeper,
             next: 0,
-            contents: Vec::new(),
+            // A list that grows leaves a hole of its size in the heap each time. Pages that are not used take no memory.
+            contents: Vec::with_capacity(count),
+            digests: Vec::with_capacity(count),
             known: HashTable::new(),
             kept,
             suspects: BTreeMap::new(),
@@ -157,11 +159,12 @@ impl Hasher<'_> {
         drop(jobs);
         groups.until(count as u32)?;
         let Groups {
-            contents,
+            mut contents,
             mut kept,
             suspects,
             ..
         } = groups;
+        contents.shrink_to_fit();
         kept.take(keeper);
         let mut contents = Contents {
             list: contents,
@@ -225,7 +228,7 @@ impl Hasher<'_> {
         if self.context.stopped() {
             return 0;
         }
-        let Ok(content) = self.context.source.open(&self.tree.file_path(file)) else {
+        let Ok(content) = self.context.open(self.tree, file) else {
             return 0;
         };
         buffer.resize(PREFIX.max(buffer.len()), 0);
@@ -349,6 +352,8 @@ struct Groups<'a> {
     /// The first file that was not looked at.
     next: u32,
     contents: Vec<Content>,
+    /// Digests of contents, if they are known.
+    digests: Vec<Option<Digest>>,
     /// Contents by digest.
     known: HashTable<u32>,
     kept: Kept,
@@ -363,7 +368,6 @@ impl Groups<'_> {
     fn content(&self, file: u32) -> Content {
         Content {
             size: self.hasher.size(file),
-            digest: None,
             files: Files::One(file),
             origin: Origin::Files,
             parts: None,
@@ -377,12 +381,12 @@ impl Groups<'_> {
         add(&counters.files_in_base, 1);
         add(&counters.bytes_in_base, content.size);
         if let Some(&at) = self.in_base.get(&base) {
-            self.contents[at as usize].files.push(file);
+            self.contents[at as usize].files.push(file, None);
             return Ok(());
         }
         self.in_base.insert(base, self.contents.len() as u32);
         content.origin = Origin::Base(base);
-        self.push(content)
+        self.push(content, None)
     }
 
     /// All files before `end` that were not examined are equal to no other.
@@ -390,15 +394,16 @@ impl Groups<'_> {
         for file in self.next..end {
             match self.base.unchanged(file) {
                 Some(content) => self.is_in_base(file, content)?,
-                None => self.push(self.content(file))?,
+                None => self.push(self.content(file), None)?,
             }
         }
         self.next = self.next.max(end);
         Ok(())
     }
 
-    fn push(&mut self, content: Content) -> Result<()> {
+    fn push(&mut self, content: Content, digest: Option<Digest>) -> Result<()> {
         self.contents.push(content);
+        self.digests.push(digest);
         if self.contents.len().is_multiple_of(CHECK_EVERY) {
             let load = Load {
                 contents: self.contents.len() as u64,
@@ -414,13 +419,13 @@ impl Groups<'_> {
         self.until(file)?;
         self.next = file + 1;
         let hasher = self.hasher;
-        let mut content = self.content(file);
+        let (mut content, mut known) = (self.content(file), None);
         match hashed {
             Hashed::Digest(digest, place) => {
-                content.digest = Some(digest);
-                if self.is_known(&content, place) {
+                if self.is_known(&content, &digest, place) {
                     return Ok(());
                 }
+                known = Some(digest);
                 if let Some(place) = place {
                     self.kept.put(file, place);
                 }
@@ -436,22 +441,23 @@ impl Groups<'_> {
             // The segmenter notices and reports it, too.
             Hashed::Changed => {}
         }
-        self.push(content)
+        self.push(content, known)
     }
 
     /// Adds the file to the content to which it is equal, or else remembers its hash.
-    fn is_known(&mut self, content: &Content, place: Option<KeptPlace>) -> bool {
-        let key = |content: &Content| {
-            let digest = content.digest.as_ref().map_or(&[][..], Digest::bytes);
-            XxHash3_64::oneshot_with_seed(content.size, digest)
+    fn is_known(&mut self, content: &Content, digest: &Digest, place: Option<KeptPlace>) -> bool {
+        let key = |size: u64, digest: Option<&Digest>| {
+            let digest = digest.map_or(&[][..], Digest::bytes);
+            XxHash3_64::oneshot_with_seed(size, digest)
         };
-        let (hash, file) = (key(content), content.first_file());
+        let (hash, file) = (key(content.size, Some(digest)), content.first_file());
         let verify = self.hasher.context.options.verify_duplicates;
         let mut compared = content.size == 0;
         let (contents, kept, keeper) = (&mut self.contents, &self.kept, self.keeper);
+        let digests = &self.digests;
         let equal = self.known.find(hash, |&at| {
             let other = &contents[at as usize];
-            let same = other.size == content.size && other.digest == content.digest;
+            let same = other.size == content.size && digests[at as usize].as_ref() == Some(digest);
             match (kept.place(other.first_file()), place) {
                 (Some(a), Some(b)) if same && verify => {
                     compared = keeper.same(a, b);
@@ -462,7 +468,7 @@ impl Groups<'_> {
         });
         let counters = self.hasher.context.counters();
         if let Some(&at) = equal {
-            contents[at as usize].files.push(file);
+            contents[at as usize].files.push(file, Some(digest));
             if verify && !compared {
                 self.suspects.entry(at).or_default().push(file);
             }
@@ -471,8 +477,10 @@ impl Groups<'_> {
             return true;
         }
         let number = contents.len() as u32;
-        self.known
-            .insert_unique(hash, number, |&at| key(&contents[at as usize]));
+        self.known.insert_unique(hash, number, |&at| {
+            let at = at as usize;
+            key(contents[at].size, digests[at].as_ref())
+        });
         false
     }
 }

@@ -76,11 +76,7 @@ impl Hasher<'_> {
         saved.fetch_sub(old.size, Ordering::Relaxed);
         let fresh = Content {
             size: old.size,
-            digest: old.digest.clone(),
-            files: match group[..] {
-                [only] => Files::One(only),
-                _ => Files::Many(Box::new(group)),
-            },
+            files: Files::of(group, old.files.digest()),
             origin: Origin::Files,
             parts: None,
         };
@@ -138,7 +134,7 @@ impl Hasher<'_> {
     ) -> Result<Vec<Comparison>> {
         let size = self.size(reference);
         let open = |file: u32| {
-            let opened = self.context.source.open(&self.tree.file_path(file)).ok()?;
+            let opened = self.context.open(self.tree, file).ok()?;
             (opened.stamp().ok()?.size == size).then_some(opened)
         };
         let mut outcomes = vec![Comparison::Unknown; files.len()];
@@ -190,7 +186,7 @@ impl Hasher<'_> {
 
     /// Where the hole ends that `offset` is in, or `offset` itself.
     fn hole(&self, file: u32, content: &dyn source::Content, offset: u64, size: u64) -> u64 {
-        if !self.tree.files[file as usize].sparse {
+        if !self.tree.files[file as usize].sparse() {
             return offset;
         }
         match content.next_data(offset, size) {

@@ -60,7 +60,7 @@ impl Versions {
     pub(super) fn find(tree: &Tree) -> Self {
         let mut sets: HashMap<u32, Vec<u64>> = HashMap::new();
         for entry in 1..tree.parents.len() as u32 {
-            if tree.kind(tree.inodes[entry as usize]) == FileType::Directory {
+            if tree.kind(tree.inodes.at(entry)) == FileType::Directory {
                 continue;
             }
             let (mut path, mut at) = (0, entry);

@@ -16,12 +16,13 @@ use self::cluster::Elements;
 use self::collate::{Collator, Evidence, Versions};
 use self::families::Families;
 use self::view::StreamView;
-use crate::contents::{Content, Contents, Fragments, Item, Sequences};
+use crate::contents::{Content, Contents, Fragments, Item, Sequence, Sequences};
 use crate::context::Context;
 use crate::error::Result;
 use crate::fingerprint::Digest;
 use crate::options::{FamilyOptions, NilsimsaOptions, Order, ThreadGroup};
 use crate::progress::CpuTime;
+use crate::settings::StreamSettings;
 use crate::stages::digest::Digests;
 use crate::tree::{Tree, forward_path, reverse_path};
 
@@ -43,10 +44,19 @@ pub(crate) fn arrange(
         versions: &OnceLock::new(),
         block: u64::from(context.options.block_size()),
     };
-    let sequences = fragments
-        .by_stream()
-        .map(|(items, settings)| job.stream(settings.order, items))
-        .collect::<Result<_>>()?;
+    let sequence = |(items, settings): (&[Item], &StreamSettings<'_>)| {
+        let mut contents = job.stream(settings.order, items)?;
+        for place in &mut contents {
+            *place = items[*place as usize].content;
+        }
+        Ok(Sequence {
+            stream: items.first().map_or(0, |item| item.stream),
+            contents,
+            size: items.iter().map(|item| item.size).sum(),
+        })
+    };
+    let sequences = fragments.by_stream().map(sequence);
+    let sequences = sequences.collect::<Result<_>>()?;
     context.check_stop()?;
     Ok(sequences)
 }
@@ -288,7 +298,7 @@ impl StreamView for Group<'_> {
             out.extend_from_slice(bytes.get(..size).unwrap_or(bytes));
             return true;
         }
-        let Ok(opened) = self.job.context.source.open(&self.job.tree.file_path(file)) else {
+        let Ok(opened) = self.job.context.open(self.job.tree, file) else {
             return false;
         };
         let start = out.len();

@@ -21,7 +21,7 @@ use self::against::{Against, OldBlocks};
 use self::frames::Frames;
 use crate::base::BaseImage;
 use crate::contents::{
-    Chunk, ChunkRange, Content, Contents, Files, Item, MOST_BLOCKS, Origin, SharedKept, Stored,
+    Chunk, ChunkRange, Content, Contents, Files, MOST_BLOCKS, Origin, Sequence, SharedKept, Stored,
     StoredValues,
 };
 use crate::context::Context;
@@ -102,7 +102,6 @@ fn append(stored: &mut Stored, list: &mut Vec<Content>, mut of: StoredStream) ->
             list[of_file.content].files.remove(of_file.file);
             list.push(Content {
                 size: of_file.size,
-                digest: None,
                 files: Files::One(of_file.file),
                 origin: Origin::Files,
                 parts: None,
@@ -132,12 +131,11 @@ pub(crate) struct SegmentJob<'a> {
 }
 
 impl SegmentJob<'_> {
-    /// Stores all items. `sequences` holds, for each stream that has any, indices into its items.
+    /// Stores the contents of all streams that have any.
     pub(crate) fn run(
         self,
         contents: &mut Contents,
-        items: Vec<Item>,
-        sequences: &[Vec<u32>],
+        sequences: &[Sequence],
         queue: &BlockQueue<'_>,
     ) -> Result<Stored> {
         let mut stored = Stored::default();
@@ -147,19 +145,12 @@ impl SegmentJob<'_> {
         let old = (self.context.base).map(|image| OldBlocks::new(image, self.context.options));
         let old = old.as_ref();
         let list = &mut contents.list;
-        let streams: Vec<(&[Item], &Vec<u32>)> = items
-            .chunk_by(|a, b| a.stream == b.stream)
-            .zip(sequences)
-            .collect();
-        for (items, _) in &streams {
-            let stream = items.first().map_or(DEFAULT_STREAM, |item| item.stream);
-            if let Some(size) = stored.categories.sizes.get_mut(stream as usize) {
-                *size = items.iter().map(|item| item.size).sum();
+        for of in sequences {
+            if let Some(size) = stored.categories.sizes.get_mut(of.stream as usize) {
+                *size = of.size;
             }
         }
-        let done = self.streams(list, &kept, old, &streams, queue)?;
-        drop(streams);
-        drop(items);
+        let done = self.streams(list, &kept, old, sequences, queue)?;
         stored.ranges = vec![(0, 0); list.len()];
         self.base(list, &mut stored)?;
         let before = done.len() as u32;
@@ -273,7 +264,7 @@ impl SegmentJob<'_> {
         list: &[Content],
         kept: &SharedKept,
         old: Option<&OldBlocks<'_>>,
-        streams: &[(&[Item], &Vec<u32>)],
+        streams: &[Sequence],
         queue: &BlockQueue<'_>,
     ) -> Result<Vec<StoredStream>> {
         let next = AtomicUsize::new(0);
@@ -283,19 +274,19 @@ impl SegmentJob<'_> {
             let mut done = Vec::new();
             loop {
                 let at = next.fetch_add(1, Ordering::Relaxed);
-                let Some((items, sequence)) = streams.get(at) else {
+                let Some(sequence) = streams.get(at) else {
                     return Ok(done);
                 };
-                let stream = items.first().map_or(DEFAULT_STREAM, |item| item.stream);
-                let mut store = self.stream(list, kept, old, stream, at as u32, queue);
-                let mut items = sequence.iter().filter_map(|&i| items.get(i as usize));
-                let together = store.together(items.clone(), sequence.len());
+                let mut store = self.stream(list, kept, old, sequence.stream, at as u32, queue);
+                store.stored.chunks.reserve(sequence.contents.len());
+                store.stored.whole.reserve(sequence.contents.len());
+                let together = store.together(&sequence.contents);
                 let mut together = together.into_iter().chain(std::iter::repeat(0));
-                let result = items.try_for_each(|item| {
+                let result = sequence.contents.iter().try_for_each(|&content| {
                     store
                         .segmenter
                         .keep_together(together.next().unwrap_or(0))?;
-                    store.item(item)
+                    store.fragments(content)
                 });
                 match result.and_then(|()| store.end()) {
                     Ok(stored) => done.push((at, stored)),
@@ -386,33 +377,38 @@ struct StreamStore<'a> {
 }
 
 impl<'a> StreamStore<'a> {
-    /// How much of what begins with each item is to be in one block; nothing if it does not matter.
-    fn together<'i>(&self, items: impl Iterator<Item = &'i Item>, count: usize) -> Vec<u32> {
+    /// How much of what begins with each content is to be in one block; nothing if it does not matter.
+    fn together(&self, contents: &[u32]) -> Vec<u32> {
         let block_size = self.job.context.options.block_size() as usize;
         if !together::matters(block_size) || self.job.context.options.hollow {
             return Vec::new();
         }
         let tree = self.job.tree;
         let parent = |entry: u32| tree.parents.get(entry as usize).copied().unwrap_or(0);
-        let files = items.map(|item| {
-            let file = self.list[item.content as usize].first_file();
-            let file = &tree.files[file as usize];
+        let files = contents.iter().map(|&content| {
+            let content = &self.list[content as usize];
+            let file = &tree.files[content.first_file() as usize];
             // How much of a file is holes is not known yet.
-            let size = if file.sparse { 0 } else { item.size };
+            let size = if file.sparse() {
+                0
+            } else {
+                content.size_in(self.stored.stream)
+            };
             (size, parent(file.entry))
         });
-        together::sizes(files, count, parent, block_size)
+        together::sizes(files, contents.len(), parent, block_size)
     }
 
-    fn item(&mut self, item: &Item) -> Result<()> {
+    /// Stores everything of a content that belongs to this stream.
+    fn fragments(&mut self, content: u32) -> Result<()> {
         let counters = self.job.context.counters();
-        if self.list[item.content as usize].parts.is_none() {
-            self.content(item.content as usize)?;
+        if self.list[content as usize].parts.is_none() {
+            self.content(content as usize)?;
         } else {
             let saved = self.segmenter.saved();
-            if !self.parts(item)? {
+            if !self.parts(content)? {
                 self.segmenter.discard()?;
-                self.stored.again.push(item.content);
+                self.stored.again.push(content);
             }
             let saved = self.segmenter.saved() - saved;
             add(&counters.saved_by_segmentation, saved);
@@ -423,19 +419,19 @@ impl<'a> StreamStore<'a> {
 
     /// Stores those parts of a content that belong to this stream. Returns whether the file is
     /// unchanged since it was cut.
-    fn parts(&mut self, item: &Item) -> Result<bool> {
-        let list = self.list;
-        let content = &list[item.content as usize];
+    fn parts(&mut self, number: u32) -> Result<bool> {
+        let (list, of_stream) = (self.list, self.stored.stream);
+        let content = &list[number as usize];
         let file = content.first_file();
         let places: Vec<usize> = content
             .parts
             .iter()
             .flat_map(|parts| parts.iter())
             .enumerate()
-            .filter(|(_, (stream, _))| *stream == item.stream)
+            .filter(|(_, (stream, _))| *stream == of_stream)
             .map(|(at, _)| at)
             .collect();
-        let ranges = content.ranges_of(item.stream);
+        let ranges = content.ranges_of(of_stream);
         for (place, range) in places.into_iter().zip(ranges) {
             let size = range.end - range.start;
             if let Some(bytes) = self.kept.get(file) {
@@ -477,7 +473,7 @@ impl<'a> StreamStore<'a> {
             }
             self.segmenter.end_extent()?;
             let chunks = self.take_chunks()?;
-            self.stored.parts.push((item.content, place, chunks));
+            self.stored.parts.push((number, place, chunks));
         }
         Ok(true)
     }
@@ -588,7 +584,7 @@ impl<'a> StreamStore<'a> {
                         .problem(&path, &format!("cannot read file, {what}: {error}"));
                 }
                 Ok(outcome) => {
-                    let as_hashed = match (hasher, &content.digest) {
+                    let as_hashed = match (hasher, content.files.digest()) {
                         (Some(hasher), Some(digest)) => hasher.finish() == *digest,
                         _ => true,
                     };

@@ -14,6 +14,7 @@ use crate::hook::{Decision, HookEntry};
 use crate::ordered::thread;
 use crate::progress::add;
 use crate::source::{DirItem, FileType, Meta, join};
+use crate::spill::log_spilled;
 use crate::tree::{Dir, File, Tree, without_empty_directories};
 
 /// The format's own limit on the stored length of a name.
@@ -29,17 +30,33 @@ const LISTED_AHEAD: std::ops::RangeInclusive<u64> = 4097..=96 << 10;
 pub(crate) fn list(context: Context<'_>) -> Result<Tree> {
     let options = context.options;
     let lister = |ahead| Lister { context, ahead };
-    let Some(ahead) = Ahead::new(context.source, options, context.stop) else {
-        return lister(None).run();
+    let mut tree = match &Ahead::new(context.source, options, context.stop) {
+        None => lister(None).run()?,
+        Some(ahead) => std::thread::scope(|scope| {
+            let _ending = ahead.ending();
+            for _ in 0..ahead.threads() {
+                thread(scope, "scan", || ahead.run(options))?;
+            }
+            lister(Some(ahead)).run()
+        })?,
     };
-    let ahead = &ahead;
-    std::thread::scope(|scope| {
-        let _ending = ahead.ending();
-        for _ in 0..ahead.threads() {
-            thread(scope, "scan", || ahead.run(options))?;
-        }
-        lister(Some(ahead)).run()
-    })
+    spill_if_needed(context, &mut tree)?;
+    Ok(tree)
+}
+
+/// Moves the inodes to a temporary file if the memory limit could be too low otherwise.
+fn spill_if_needed(context: Context<'_>, tree: &mut Tree) -> Result<()> {
+    let files = tree.files.len() as u64;
+    let Some(directory) = &context.options.spool else {
+        return Ok(());
+    };
+    if !context.watch.could_be_too_low(tree.load(), files) {
+        return Ok(());
+    }
+    let moved = tree.spill(directory, context.stop);
+    context.check_stop()?;
+    log_spilled("inodes", directory, &moved, context.progress);
+    Ok(())
 }
 
 /// What listing needs to know.
@@ -95,7 +112,7 @@ impl Lister<'_> {
                 if let Some(items) = self.items(&tree, pending.len(), &path)? {
                     below = self.add(&mut tree, entry, &path, items, &mut links)?;
                 }
-                context.watch.check(tree.load())?;
+                context.watch.check_listing(tree.load())?;
             }
             above.push(directory);
             let end = tree.inodes.len() as u32;
@@ -105,8 +122,7 @@ impl Lister<'_> {
                 first,
                 count: end - first,
             });
-            let inode = tree.inodes[entry as usize];
-            tree.details[inode as usize] = number;
+            tree.set_detail(tree.inodes.at(entry), number);
             pending.extend(below.into_iter().rev());
             self.look_ahead(&tree, &mut pending);
         }
@@ -189,6 +205,7 @@ impl Lister<'_> {
         let (context, options) = (self.context, self.context.options);
         let counters = context.counters();
         let by_keys = options.uses_keys();
+        let numbered = context.source.numbers_files();
         let mut below = Vec::new();
         items.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let mut previous: Option<Vec<u8>> = None;
@@ -250,9 +267,8 @@ impl Lister<'_> {
             let linked =
                 meta.kind == FileType::Regular && meta.nlink > 1 && !options.dissolve_hard_links;
             if linked && let Some(&file) = links.get(&meta.identity) {
-                let inode = tree.files[file as usize].inode;
-                tree.add_entry(parent, name, inode)?;
-                tree.files[file as usize].links += 1;
+                tree.add_entry(parent, name, tree.file_inode(file))?;
+                tree.files[file as usize].add_link()?;
                 tree.marks.add(file, decision)?;
                 add(&counters.hardlinks, 1);
                 previous = Some(item.name);
@@ -273,7 +289,8 @@ impl Lister<'_> {
                 FileType::Symlink => {
                     let target = meta.target.unwrap_or_default();
                     let size = target.len() as u64;
-                    tree.details[inode as usize] = tree.targets.intern(&target)?;
+                    let target = tree.targets.intern(&target)?;
+                    tree.set_detail(inode, target);
                     add(&counters.symlinks, 1);
                     add(&counters.symlink_size, size);
                     add(&counters.original_size, size);
@@ -286,15 +303,15 @@ impl Lister<'_> {
                     } else {
                         meta.size
                     };
-                    tree.details[inode as usize] = file;
+                    tree.set_detail(inode, file);
                     tree.file_bytes = tree.file_bytes.saturating_add(meta.size);
-                    tree.files.push(File {
-                        size: meta.size,
-                        sparse: allocated < meta.size,
-                        entry,
-                        links: 1,
-                        inode,
-                    });
+                    tree.files
+                        .push(File::new(meta.size, allocated < meta.size, entry));
+                    if numbered {
+                        let number = u32::try_from(meta.identity.1);
+                        let number = number.map_err(|_| Error::Limit("too many files".into()))?;
+                        tree.numbers.push(number);
+                    }
                     tree.marks.add(file, decision)?;
                     if linked {
                         links.insert(meta.identity, file);
@@ -304,7 +321,7 @@ impl Lister<'_> {
                     add(&counters.allocated_size, allocated);
                 }
                 FileType::CharDevice | FileType::BlockDevice => {
-                    tree.details[inode as usize] = tree.rdevs.len() as u32;
+                    tree.set_detail(inode, tree.rdevs.len() as u32);
                     tree.rdevs.push(meta.rdev);
                     add(&counters.devices, 1);
                 }
