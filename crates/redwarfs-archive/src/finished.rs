@@ -130,7 +130,10 @@ impl Finished {
     }
 
     /// The number and the inode of the entry with this name.
-    fn child(&self, range: EntryRange, name: &[u8]) -> io::Result<Option<(u32, u32)>> {
+    ///
+    /// # Errors
+    /// Those of reading the temporary file.
+    pub(crate) fn child(&self, range: EntryRange, name: &[u8]) -> io::Result<Option<(u32, u32)>> {
         let (mut low, mut high) = range;
         if let Records::File { .. } = self.entries {
             while high.saturating_sub(low) > AT_ONCE {

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use redwarfs_writer::{
@@ -11,10 +12,12 @@ use redwarfs_writer::{
     Stamp, Symlinks, Tag,
 };
 
-use crate::finished::{Children, EntryRange, Finished};
+use crate::finished::{EntryRange, Finished};
 use crate::inode::{Data, Inode};
 use crate::store::Stores;
 
+/// Entries of a tree in a temporary file that a listing has in memory beside its result, up to 1.1 MB with their names.
+const AT_ONCE: u32 = 1 << 12;
 /// Most symlinks on the way to an entry.
 const MOST_LINKS: usize = 40;
 /// Signature of the Cache Directory Tagging Specification.
@@ -34,6 +37,8 @@ pub struct ArchiveSource {
     symlinks: Symlinks,
     tags: Vec<Tag>,
     list: Option<InputList>,
+    /// Entries of a directory that fit the memory.
+    most: AtomicU64,
 }
 
 impl fmt::Debug for ArchiveSource {
@@ -59,6 +64,7 @@ impl ArchiveSource {
             symlinks: Symlinks::Keep,
             tags: Vec::new(),
             list: None,
+            most: AtomicU64::new(u64::MAX),
         }
     }
 
@@ -184,19 +190,33 @@ impl ArchiveSource {
     pub fn list(&self, path: &[u8]) -> io::Result<Vec<(DirItem, bool)>> {
         let tree = self.tree();
         let (_, children) = self.resolve(&tree, path)?.ok_or_else(missing)?;
-        let children = tree.children(children)?;
-        let item = |child| self.item(&tree, path, child);
-        if let Some(list) = &self.list {
-            let Some(names) = list.children(path) else {
-                return Ok(Vec::new());
-            };
-            let listed = children.iter().filter(|(name, _)| names.contains(*name));
-            return listed.map(item).collect();
+        let names = match &self.list {
+            Some(list) => match list.children(path) {
+                Some(names) => Some(names),
+                None => return Ok(Vec::new()),
+            },
+            None => None,
+        };
+        let (mut from, end) = children;
+        let all = u64::from(end.saturating_sub(from));
+        let wanted = names.map_or(all, |names| all.min(names.len() as u64));
+        if wanted > self.most.load(Ordering::Relaxed) {
+            return Err(io::ErrorKind::QuotaExceeded.into());
         }
-        let items = children.iter().map(item);
-        let mut items = items.collect::<io::Result<Vec<_>>>()?;
+        let mut items = Vec::new();
+        while from < end {
+            // Those of a tree in a file are copied for this.
+            let to = end.min(from.saturating_add(AT_ONCE));
+            for child in tree.children((from, to))?.iter() {
+                if names.is_none_or(|names| names.contains(child.0)) {
+                    items.push(self.item(&tree, path, child)?);
+                }
+            }
+            from = to;
+        }
         if !path.is_empty()
-            && let Some(tag) = (self.tags.iter()).find(|tag| self.has_tag(&tree, &children, tag))
+            && self.list.is_none()
+            && let Some(tag) = (self.tags.iter()).find(|tag| self.has_tag(&tree, children, tag))
         {
             for (item, kept) in &mut items {
                 *kept &= item.name == tag.name();
@@ -205,9 +225,8 @@ impl ArchiveSource {
         Ok(items)
     }
 
-    fn has_tag(&self, tree: &Finished, children: &Children<'_>, tag: &Tag) -> bool {
-        let mut named = children.iter();
-        let Some((_, inode)) = named.find(|(name, _)| *name == tag.name()) else {
+    fn has_tag(&self, tree: &Finished, children: EntryRange, tag: &Tag) -> bool {
+        let Ok(Some((_, inode))) = tree.child(children, tag.name()) else {
             return false;
         };
         if *tag != Tag::Cache {
@@ -290,6 +309,10 @@ impl Source for ArchiveSource {
     fn memory(&self) -> u64 {
         let list = self.list.as_ref().map_or(0, InputList::memory);
         self.tree().memory() + self.stores.memory() + list
+    }
+
+    fn most_entries(&self, most: u64) {
+        self.most.store(most, Ordering::Relaxed);
     }
 
     fn open(&self, path: &[u8]) -> io::Result<Box<dyn Content>> {

@@ -7,7 +7,7 @@ use std::io::Write as _;
 
 use common::{dir, entry, file, lines, pax, read, tar};
 use redwarfs_archive::{Error, Format};
-use redwarfs_writer::{Source, Symlinks};
+use redwarfs_writer::{Source, Symlinks, Tag};
 
 fn error(bytes: &[u8], format: Format) -> String {
     let outcome = read(&[("", bytes)], |options| options.format = format);
@@ -121,6 +121,42 @@ fn files_are_opened_by_number_when_all_are_listed() {
             assert!(source.open_number(0).is_err());
             assert!(source.open_number(u32::MAX).is_err());
         }
+    }
+}
+
+#[test]
+fn a_listing_that_does_not_fit_the_memory_ends() {
+    let mut all: Vec<_> = (0..9_000)
+        .map(|i| file(&format!("dir/{i}"), b"x"))
+        .collect();
+    all.push(file(
+        "dir/CACHEDIR.TAG",
+        b"Signature: 8a477f597d28d172789f06886806bc55",
+    ));
+    let bytes = tar(&all);
+    for limit in [None, Some(512 << 10)] {
+        let made = || {
+            let outcome = read(&[("", &bytes)], |options| options.memory_limit = limit);
+            outcome.source.unwrap()
+        };
+        let source = made();
+        assert_eq!(source.read_dir(b"dir").unwrap().len(), 9_001);
+        source.most_entries(9_000);
+        let kind = source.read_dir(b"dir").unwrap_err().kind();
+        assert_eq!(kind, std::io::ErrorKind::QuotaExceeded);
+        source.most_entries(1);
+        assert_eq!(source.read_dir(b"").unwrap().len(), 1);
+        // The entries that nobody asks for do not count.
+        let (listed, _) = made().with_list(["dir/8999".into(), "dir/17".into()]);
+        listed.most_entries(2);
+        let names = listed.read_dir(b"dir").unwrap().into_iter();
+        let names: Vec<_> = names.map(|item| item.name).collect();
+        assert_eq!(names, [&b"17"[..], b"8999"]);
+        listed.most_entries(1);
+        assert!(listed.read_dir(b"dir").is_err());
+        let tagged = made().without_tagged(vec![Tag::Cache]);
+        let kept = tagged.read_dir(b"dir").unwrap();
+        assert_eq!((kept.len(), &kept[0].name[..]), (1, &b"CACHEDIR.TAG"[..]));
     }
 }
 
