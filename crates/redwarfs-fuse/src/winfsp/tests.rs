@@ -4,12 +4,14 @@
 #[path = "../../tests/support/maker.rs"]
 mod maker;
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use std::{fs, io};
 
-use redwarfs_io::MemorySource;
+use redwarfs_format::frozen::FrozenBytes;
+use redwarfs_io::{MemorySource, Source};
 use redwarfs_reader::{Image, OpenOptions};
 
 use crate::options::{Access, MountOptions};
@@ -608,4 +610,61 @@ fn old_images_have_attributes_for_each_name() {
         }
     }
     assert!(checked > 0);
+}
+
+/// An image whose byte at one place can become unreadable.
+#[derive(Debug)]
+struct Failing {
+    bytes: MemorySource,
+    at: u64,
+    fails: AtomicBool,
+}
+
+impl Source for Failing {
+    fn len(&self) -> io::Result<u64> {
+        self.bytes.len()
+    }
+
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let range = offset..offset + buf.len() as u64;
+        match self.fails.load(Ordering::Relaxed) && range.contains(&self.at) {
+            true => Err(io::Error::other("the medium fails")),
+            false => self.bytes.read_exact_at(offset, buf),
+        }
+    }
+}
+
+/// Windows would keep wrong attributes in its cache.
+#[test]
+fn a_link_whose_target_cannot_be_looked_up_has_no_attributes() {
+    let mut maker = Maker::new();
+    let name = |number: u32| format!("{number:04}-{}", "x".repeat(120));
+    for number in 0..9000 {
+        maker.file(&name(number), "");
+    }
+    // The first name, and the last one.
+    maker.link("0-link", "zz").dir("zz");
+    let bytes = maker.image().0;
+    let last = name(8999).into_bytes();
+    let at = bytes.windows(last.len()).position(|part| part == last);
+    let source = Arc::new(Failing {
+        at: at.unwrap() as u64,
+        bytes: MemorySource::new(bytes),
+        fails: AtomicBool::new(false),
+    });
+    let mut open = OpenOptions::default();
+    open.lazy_metadata = true;
+    let image = Image::from_source(source.clone(), &open).unwrap();
+    assert!(matches!(image.metadata().bytes(), FrozenBytes::Lazy(_)));
+    let _mount = mount_on(image, "x:", &MountOptions::default()).unwrap();
+    let requests = Requests::new();
+    source.fails.store(true, Ordering::Relaxed);
+    let failed = Some(Status::IO_DEVICE_ERROR);
+    assert_eq!(requests.open("\\0-link", LOOK).err(), failed);
+    assert_eq!(requests.security("\\0-link").err(), failed);
+    let near = format!("\\{}", name(17));
+    assert_eq!(requests.open(&near, LOOK).unwrap().1.attributes, NORMAL);
+    source.fails.store(false, Ordering::Relaxed);
+    let (_link, info) = requests.open("\\0-link", LOOK).unwrap();
+    assert_eq!(info.attributes, LINK | DIRECTORY);
 }

@@ -281,37 +281,45 @@ impl Volume {
     fn info_in(&self, dir: Option<InodeNo>, node: Node) -> Result<FileInfo, Status> {
         let stat = self.stat(node)?;
         let ty = self.file_type(node.inode)?;
+        let fail = |cause| self.fail("stat", node.inode, &cause);
         let to_directory = ty == FileType::Symlink && {
-            let dir = dir.or_else(|| self.directory_of(node));
-            dir.is_some_and(|dir| self.leads_to_directory(dir, node.inode))
+            let dir = match dir {
+                Some(dir) => Some(dir),
+                None => self.directory_of(node).map_err(fail)?,
+            };
+            match dir {
+                Some(dir) => self.leads_to_directory(dir, node.inode).map_err(fail)?,
+                None => false,
+            }
         };
-        let born = self.meta().birth_time(node.inode);
-        let born = born.map_err(|cause| self.fail("stat", node.inode, &cause))?;
+        let born = self.meta().birth_time(node.inode).map_err(fail)?;
         Ok(file_info(&self.policy, &stat, ty, to_directory, born))
     }
 
     /// The directory that has an entry.
-    fn directory_of(&self, node: Node) -> Option<InodeNo> {
-        let entry = node.entry?;
+    fn directory_of(&self, node: Node) -> redwarfs_format::Result<Option<InodeNo>> {
+        let Some(entry) = node.entry else {
+            return Ok(None);
+        };
         let meta = self.meta();
         // The entries of all directories are stored in the order of the directories.
         let (mut low, mut high) = (0, meta.counts().directories);
         while low < high {
             let middle = low + (high - low) / 2;
-            let range = meta.entries(InodeNo(middle)).ok()?;
+            let range = meta.entries(InodeNo(middle))?;
             if range.contains(&entry.0) {
-                return Some(InodeNo(middle));
+                return Ok(Some(InodeNo(middle)));
             }
             match range.end <= entry.0 {
                 true => low = middle + 1,
                 false => high = middle,
             }
         }
-        None
+        Ok(None)
     }
 
     /// Whether a link in `dir` leads to a directory of the image.
-    fn leads_to_directory(&self, dir: InodeNo, link: InodeNo) -> bool {
+    fn leads_to_directory(&self, dir: InodeNo, link: InodeNo) -> redwarfs_format::Result<bool> {
         let meta = self.meta();
         let mut here = dir;
         let mut links = 0;
@@ -321,9 +329,7 @@ impl Volume {
         loop {
             if let Some(inode) = link.take() {
                 links += 1;
-                let Ok(target) = meta.symlink(inode) else {
-                    return false;
-                };
+                let target = meta.symlink(inode)?;
                 let fits = links <= MOST_LINKS && target.len() <= LONGEST_TARGET;
                 match Target::parse(&target).filter(|_| fits) {
                     Some(Target::Inside(from_root, parts)) => {
@@ -332,27 +338,24 @@ impl Volume {
                         }
                         left.extend(parts.into_iter().rev().map(<[u8]>::to_vec));
                     }
-                    Some(Target::Drive(..)) | None => return false,
+                    Some(Target::Drive(..)) | None => return Ok(false),
                 }
             }
             let Some(name) = left.pop() else {
-                return true;
+                return Ok(true);
             };
-            let step = || -> redwarfs_format::Result<Option<(InodeNo, FileType)>> {
-                let next = match name.as_slice() {
-                    b"." => here,
-                    b".." => meta.parent(here)?,
-                    name => match case::find(meta, self.case.as_ref(), here, name)? {
-                        Some(entry) => meta.entry_inode(entry)?,
-                        None => return Ok(None),
-                    },
-                };
-                Ok(Some((next, meta.file_type(next)?)))
+            let next = match name.as_slice() {
+                b"." => here,
+                b".." => meta.parent(here)?,
+                name => match case::find(meta, self.case.as_ref(), here, name)? {
+                    Some(entry) => meta.entry_inode(entry)?,
+                    None => return Ok(false),
+                },
             };
-            match step() {
-                Ok(Some((inode, FileType::Directory))) => here = inode,
-                Ok(Some((inode, FileType::Symlink))) => link = Some(inode),
-                Ok(_) | Err(_) => return false,
+            match meta.file_type(next)? {
+                FileType::Directory => here = next,
+                FileType::Symlink => link = Some(next),
+                _ => return Ok(false),
             }
         }
     }
