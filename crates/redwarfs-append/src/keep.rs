@@ -1,5 +1,7 @@
 //! Which snapshots rules keep, as `restic forget` has them.
 
+use std::time::Duration;
+
 use redwarfs_format::GenerationNo;
 use redwarfs_format::section::SnapshotTable;
 
@@ -8,7 +10,11 @@ use redwarfs_format::section::SnapshotTable;
 pub struct KeepRules {
     /// The last ones.
     pub last: u32,
-    /// The last one of each of so many days that have any.
+    /// Those whose time is at most so long before that of the newest one.
+    pub within: Duration,
+    /// The last one of each of so many hours that have any.
+    pub hourly: u32,
+    /// Of so many days.
     pub daily: u32,
     /// Of so many weeks, which begin on Monday.
     pub weekly: u32,
@@ -18,7 +24,7 @@ pub struct KeepRules {
     pub yearly: u32,
 }
 
-/// A number that days of the same period have in common.
+/// A number that hours of the same period have in common.
 type Period = fn(i64) -> i64;
 
 impl KeepRules {
@@ -37,27 +43,32 @@ impl KeepRules {
         if self.is_empty() {
             return Vec::new();
         }
-        let rules: [(u32, Period); 4] = [
-            (self.daily, |day| day),
+        let rules: [(u32, Period); 5] = [
+            (self.hourly, |hour| hour),
+            (self.daily, day),
             // 1970 began on a Thursday.
-            (self.weekly, |day| (day + 3).div_euclid(7)),
-            (self.monthly, |day| month(day)),
-            (self.yearly, |day| month(day).div_euclid(12)),
+            (self.weekly, |hour| (day(hour) + 3).div_euclid(7)),
+            (self.monthly, |hour| month(day(hour))),
+            (self.yearly, |hour| month(day(hour)).div_euclid(12)),
         ];
         let mut left = rules.map(|(count, period)| (count, period, None));
         let mut last = self.last;
         let mut dropped = Vec::new();
         let all: Vec<_> = table.present().collect();
         let oldest = all.first().map(|oldest| oldest.number);
+        let within = i64::try_from(self.within.as_secs()).unwrap_or(i64::MAX);
+        let newest = all.last().map_or(0, |newest| newest.seconds);
+        let since = newest.saturating_sub(within);
         for (at, snapshot) in all.iter().rev().enumerate() {
-            let day = local(snapshot.seconds).div_euclid(86_400);
+            let hour = local(snapshot.seconds).div_euclid(3_600);
             let mut keep = at == 0 || snapshot.pinned;
+            keep |= within > 0 && snapshot.seconds >= since;
             if last > 0 {
                 last -= 1;
                 keep = true;
             }
             for (count, period, before) in &mut left {
-                let this = Some(period(day));
+                let this = Some(period(hour));
                 if *count > 0 && (*before != this || Some(snapshot.number) == oldest) {
                     *before = this;
                     *count -= 1;
@@ -71,6 +82,11 @@ impl KeepRules {
         dropped.reverse();
         dropped
     }
+}
+
+/// Days since 1970 of an hour since 1970.
+fn day(hour: i64) -> i64 {
+    hour.div_euclid(24)
 }
 
 /// Months since year 0 of a day since 1970.
@@ -151,6 +167,23 @@ mod tests {
         assert_eq!(kept(KeepRules { last: 1, ..rule }, &pinned), [2, 10]);
         pinned.snapshots[9].deleted = true;
         assert_eq!(kept(KeepRules { last: 1, ..rule }, &pinned), [2, 9]);
+        // All are at one hour of their days.
+        assert_eq!(kept(KeepRules { hourly: 2, ..rule }, &table), [9, 10]);
+        let mut hours = table.clone();
+        hours.snapshots[8].seconds = hours.snapshots[9].seconds - 3_600;
+        hours.snapshots[7].seconds = hours.snapshots[9].seconds - 3_601;
+        assert_eq!(kept(KeepRules { hourly: 3, ..rule }, &hours), [8, 9, 10]);
+        hours.snapshots[9].seconds += 1;
+        assert_eq!(kept(KeepRules { hourly: 2, ..rule }, &hours), [9, 10]);
+        hours.snapshots[9].seconds -= 1;
+        let within = |seconds| KeepRules {
+            within: Duration::from_secs(seconds),
+            ..rule
+        };
+        assert_eq!(kept(within(1), &hours), [10]);
+        assert_eq!(kept(within(3_600), &hours), [9, 10]);
+        assert_eq!(kept(within(3_601), &hours), [8, 9, 10]);
+        assert_eq!(kept(within(u64::MAX), &hours).len(), 10);
         // In a zone where it is the next day.
         let later = KeepRules { daily: 1, ..rule }.dropped(&table, &|s| s + 23 * 3600);
         assert_eq!(later.len(), 9);

@@ -23,7 +23,11 @@ pub enum TableChange {
 }
 
 impl TableChange {
-    fn apply(&self, table: &mut SnapshotTable) -> Result<()> {
+    /// Makes the change in a table in memory.
+    ///
+    /// # Errors
+    /// Those of [`change`] that are not about the file. The table may be used no further then.
+    pub fn apply(&self, table: &mut SnapshotTable) -> Result<()> {
         let newest = table.snapshots.last().map(|last| last.number);
         if let Self::Rename(number, name) = self {
             if let Some(why) = snapshot_name_error(name) {

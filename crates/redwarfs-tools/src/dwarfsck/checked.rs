@@ -7,7 +7,9 @@ use redwarfs_format::section::SectionType;
 use redwarfs_format::{BlockNo, Error};
 use redwarfs_io::Source;
 use redwarfs_reader::Image;
-use redwarfs_reader::check::{CheckReport, ListedSection, PayloadSize};
+use redwarfs_reader::check::{
+    CheckReport, GenerationsReport, ListedSection, PayloadSize, Uncovered,
+};
 
 /// An image, or the usable part of one, and the findings of its check.
 pub(super) struct Checked {
@@ -16,11 +18,21 @@ pub(super) struct Checked {
     pub(super) image: Option<Image>,
     /// Without outcomes if nothing was verified.
     pub(super) report: CheckReport,
+    /// What a check of all generations found beside it.
+    pub(super) generations: Option<GenerationsReport>,
     /// Whether this was a check, and not only a look.
     pub(super) verified: bool,
 }
 
 impl Checked {
+    /// What no check covers.
+    pub(super) fn uncovered(&self) -> &[Uncovered] {
+        match &self.generations {
+            Some(generations) => &generations.uncovered,
+            None => &self.report.uncovered,
+        }
+    }
+
     /// Sizes of a section.
     pub(super) fn sizes(&self, listed: &ListedSection) -> Option<PayloadSize> {
         match listed.block {

@@ -7,6 +7,7 @@ mod detail;
 mod dump;
 mod export;
 mod frozen;
+mod generations;
 mod hints;
 mod list;
 mod message;
@@ -21,6 +22,7 @@ mod salvage;
 mod scrub;
 mod signing;
 mod snapshot_args;
+mod snapshot_changes;
 mod snapshots;
 mod text;
 mod tree;
@@ -138,13 +140,18 @@ fn run(args: &Args) -> Result<u8> {
     let mut checked = None;
     if !args.no_check || (showing && !args.quiet) {
         let verifying = !args.no_check || wants_sections;
-        let result = examine(args, input, image.clone(), verifying, workers, &logger)?;
+        let mut result = examine(args, input, image.clone(), verifying, workers, &logger)?;
         errors += result.report.findings.len() as u64;
         log_findings(&result, args.verbose, &mut failures, &logger);
         if !args.no_check {
             let is_newest = args.snapshots.snapshot.is_none() && args.image_size.is_none();
-            if let Err(e) = snapshots::check_tables(&image, is_newest, &logger) {
-                failures.add("snapshots cannot be found", None, &e);
+            let tables = snapshots::check_tables(&image, is_newest, &logger);
+            let more = tables.and_then(|()| {
+                check_generations(args, &source, &mut result, &options, workers, &logger)
+            });
+            match more {
+                Ok(more) => errors += more,
+                Err(e) => failures.add("snapshots cannot be found", None, &e),
             }
         }
         checked = Some(result);
@@ -177,6 +184,9 @@ fn run(args: &Args) -> Result<u8> {
             failures.absorb("cannot show everything", done)?;
         } else {
             text::print(checked, &args.detail, &mut failures, &mut out)?;
+            if let Some(generations) = &checked.generations {
+                generations::print(generations, &mut out)?;
+            }
             let errors = errors.saturating_add(failures.count());
             out.line(&verdict::line(checked, errors))?;
         }
@@ -350,6 +360,7 @@ fn examine(
         source,
         image: Some(image),
         report,
+        generations: None,
         verified: verifying && !args.no_check,
     })
 }
@@ -423,12 +434,18 @@ fn list_damage(
         FindingKind::Open,
         format!("cannot open the image: {}", output::error_text(failed)),
     ));
-    let checked = Checked {
+    let mut checked = Checked {
         source: Arc::clone(source),
         image: None,
         report,
+        generations: None,
         verified: true,
     };
+    let options = open_options(args, workers);
+    if let Err(e) = check_generations(args, source, &mut checked, &options, workers, logger) {
+        let what = output::error_text(&e);
+        logger.error(format_args!("snapshots cannot be found: {what}"));
+    }
     if args.quiet || args.list || args.checksum.is_some() {
         return Ok(());
     }
@@ -441,7 +458,34 @@ fn list_damage(
     } else if args.detail.has(Feature::SectionDetails) {
         text::print(&checked, &args.detail, &mut failures, &mut out)?;
     }
+    if let Some(generations) = &checked.generations
+        && !args.json
+    {
+        generations::print(generations, &mut out)?;
+        let errors = checked.report.findings.len() + generations.findings.len();
+        out.line(&verdict::line(&checked, errors as u64))?;
+    }
     out.finish()
+}
+
+/// If asked for, checks all generations after the newest one, and returns the number of errors that it has not.
+fn check_generations(
+    args: &Args,
+    source: &Arc<dyn Source>,
+    checked: &mut Checked,
+    open: &OpenOptions,
+    workers: usize,
+    logger: &Logger,
+) -> redwarfs_format::Result<u64> {
+    if !args.snapshots.all_generations {
+        return Ok(0);
+    }
+    let options = check_options(args, workers);
+    let report = generations::check(args, source, open, &checked.report, &options, logger)?;
+    generations::log(&report, logger);
+    let errors = report.findings.len() as u64;
+    checked.generations = Some(report);
+    Ok(errors)
 }
 
 fn log_findings(checked: &Checked, verbose: bool, failures: &mut Failures<'_>, logger: &Logger) {

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use redwarfs_format::GenerationNo;
 use redwarfs_format::history::HistoryEntry;
 use redwarfs_format::metadata::FsOptions;
 use redwarfs_format::section::{IndexState, SectionType};
@@ -53,7 +54,12 @@ pub(super) fn write<W: Write>(
     json.key("errors")?;
     json.begin_array()?;
     for finding in &checked.report.findings {
-        error(finding, json)?;
+        error(finding, None, json)?;
+    }
+    if let Some(generations) = &checked.generations {
+        for older in &generations.findings {
+            error(&older.finding, Some(older.snapshot), json)?;
+        }
     }
     json.end_array()?;
     if let Some(image) = image {
@@ -117,6 +123,9 @@ pub(super) fn write<W: Write>(
     if has(Feature::SectionDetails) {
         sections(checked, json)?;
     }
+    if let Some(generations) = &checked.generations {
+        super::generations::json(generations, json)?;
+    }
     if let (Some(image), Some(summary)) = (image, &summary) {
         json.key("time_resolution")?;
         resolution(image.metadata().options(), json)?;
@@ -132,7 +141,7 @@ pub(super) fn write<W: Write>(
     }
     json.key("uncovered")?;
     json.begin_array()?;
-    for bytes in &checked.report.uncovered {
+    for bytes in checked.uncovered() {
         json.begin_object()?;
         json.number_at("bytes", bytes.bytes)?;
         if let Some(offset) = bytes.offset {
@@ -172,8 +181,24 @@ fn version<W: Write>(list: &SectionList, json: &mut JsonWriter<W>) -> Result<()>
     Ok(())
 }
 
-/// One thing that is wrong.
-fn error<W: Write>(finding: &Finding, json: &mut JsonWriter<W>) -> Result<()> {
+/// One thing that is wrong. If it is one of an older generation, `older` is the newest snapshot that has it, or that there
+/// is none.
+fn error<W: Write>(
+    finding: &Finding,
+    older: Option<Option<GenerationNo>>,
+    json: &mut JsonWriter<W>,
+) -> Result<()> {
+    let snapshot = |json: &mut JsonWriter<W>| -> Result<()> {
+        match older {
+            Some(Some(number)) => json.number_at("snapshot", number.0)?,
+            Some(None) => {
+                json.key("snapshot")?;
+                json.null()?;
+            }
+            None => {}
+        }
+        Ok(())
+    };
     json.begin_object()?;
     if let Some(affected) = &finding.affected {
         json.key("affected")?;
@@ -197,12 +222,14 @@ fn error<W: Write>(finding: &Finding, json: &mut JsonWriter<W>) -> Result<()> {
         json.string_at("message", &message(finding))?;
         json.number_at("offset", place.offset)?;
         json.number_at("section", place.position)?;
+        snapshot(json)?;
         if let Some(ty) = place.ty {
             json.string_at("type", &ty.to_string())?;
         }
     } else {
         json.string_at("kind", finding.kind.name())?;
         json.string_at("message", &message(finding))?;
+        snapshot(json)?;
     }
     json.end_object()?;
     Ok(())

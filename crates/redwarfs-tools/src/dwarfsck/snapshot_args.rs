@@ -1,9 +1,12 @@
 //! The options about snapshots.
 
+use std::time::Duration;
+
 use redwarfs_append::KeepRules;
 use redwarfs_reader::SnapshotChoice;
 
 use crate::common::cli::whole;
+use crate::common::number::parse_duration;
 use crate::common::open::snapshot_choice;
 
 /// Options about the snapshots of an image.
@@ -12,6 +15,13 @@ pub(crate) struct SnapshotArgs {
     /// Look at this snapshot instead of the newest one: its name or number, or a time
     #[arg(long, value_name = "NAME|NUMBER|TIME", help_heading = "Snapshot options", value_parser = whole(snapshot_choice))]
     pub snapshot: Option<SnapshotChoice>,
+
+    /// Check all snapshots of the image, and say which of them damage affects
+    ///
+    /// Sections that several snapshots have are verified once, and with --decode also decoded once. Sections that no snapshot has are
+    /// verified, too.
+    #[arg(long, help_heading = "Snapshot options", conflicts_with_all = ["snapshot", "no_check", "print_header", "task", "add_recovery", "check_recovery", "repair", "repair_patch", "apply_patch", "remove_recovery"])]
+    pub all_generations: bool,
 
     /// List the snapshots of the image: number, time, size, bytes added, name; with -j as lines of JSON
     #[arg(long = "snapshots", help_heading = "Snapshot options")]
@@ -45,6 +55,14 @@ pub(crate) struct SnapshotArgs {
     /// Delete all snapshots but the last N, and those that other --keep options keep
     #[arg(long, value_name = "N", help_heading = "Snapshot options")]
     pub keep_last: Option<u32>,
+
+    /// Keep all snapshots that are at most so much older than the newest one, such as 14d or 36h
+    #[arg(long, value_name = "DURATION", help_heading = "Snapshot options", value_parser = parse_duration)]
+    pub keep_within: Option<Duration>,
+
+    /// Keep the last snapshot of each of the last N hours that have one
+    #[arg(long, value_name = "N", help_heading = "Snapshot options")]
+    pub keep_hourly: Option<u32>,
 
     /// Keep the last snapshot of each of the last N days that have one
     #[arg(long, value_name = "N", help_heading = "Snapshot options")]
@@ -92,10 +110,25 @@ pub(crate) struct SnapshotArgs {
 }
 
 impl SnapshotArgs {
+    /// Whether there is any --keep option.
+    pub(super) fn has_rules(&self) -> bool {
+        let numbers = [
+            self.keep_last,
+            self.keep_hourly,
+            self.keep_daily,
+            self.keep_weekly,
+            self.keep_monthly,
+            self.keep_yearly,
+        ];
+        self.keep_within.is_some() || numbers.iter().any(Option::is_some)
+    }
+
     /// The rules of the --keep options.
     pub(super) fn rules(&self) -> KeepRules {
         KeepRules {
             last: self.keep_last.unwrap_or(0),
+            within: self.keep_within.unwrap_or_default(),
+            hourly: self.keep_hourly.unwrap_or(0),
             daily: self.keep_daily.unwrap_or(0),
             weekly: self.keep_weekly.unwrap_or(0),
             monthly: self.keep_monthly.unwrap_or(0),

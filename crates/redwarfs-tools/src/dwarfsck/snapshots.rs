@@ -5,20 +5,21 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use redwarfs_append::{Archiving, Change, ChangeKind, Compacted, Error, Punched, TableChange};
-use redwarfs_format::GenerationNo;
+use redwarfs_append::{Archiving, Change, ChangeKind, Compacted, Error, Punched};
 use redwarfs_format::metadata::FileType;
 use redwarfs_format::section::{HiddenClass, SectionType, Snapshot, SnapshotTable};
 use redwarfs_io::{AtomicFile, LockedFile, Medium, Overwrite};
 use redwarfs_reader::{Image, SnapshotChoice};
 use redwarfs_rewrite::merge::MergeOptions;
 use redwarfs_writer::{Counters, Level, Progress};
+use serde_json::json;
 
 use super::args::Args;
 use super::output::{Output, output_error, shown};
-use super::{open_error, open_options};
+use super::recovery::say;
+use super::{open_error, open_options, snapshot_changes};
 use crate::common::env::IoLayer;
-use crate::common::error::{EXIT_OK, display_path, io_cause};
+use crate::common::error::{EXIT_OK, cause_at, display_path, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
 use crate::common::os::stop_flag;
@@ -92,7 +93,7 @@ impl<'a> Task<'a> {
             || !own.pin_snapshot.is_empty()
             || !own.unpin_snapshot.is_empty()
             || !own.delete_snapshot.is_empty()
-            || !own.rules().is_empty();
+            || own.has_rules();
         let tasks = [
             own.list_snapshots.then_some(Self::List),
             diff,
@@ -108,11 +109,12 @@ impl<'a> Task<'a> {
             || args.xattrs
             || args.checksum.is_some()
             || args.export_metadata.is_some()
+            || own.all_generations
             || own.snapshot.is_some();
         if task.is_some() && (others || tasks.next().is_some()) {
             return Err(ToolError::new(
-                "--snapshots, --diff, --roll-back, --punch, --compact, changes of snapshots, and other things to show \
-                 are mutually exclusive",
+                "--snapshots, --diff, --roll-back, --punch, --compact, changes of snapshots, checks of them, and other \
+                 things to show are mutually exclusive",
             ));
         }
         if task.is_some() && args.image_size.is_some() {
@@ -144,17 +146,17 @@ pub(super) fn run(
         Task::List => list(args, &open(args, None, input, workers)?)?,
         Task::Diff(old, new) => diff(args, [old, new], input, workers)?,
         Task::RollBack(choice) => roll_back(args, choice, input, workers)?,
-        Task::Change => change(args, input, workers)?,
+        Task::Change => snapshot_changes::run(args, input, workers)?,
         Task::Punch => punch(args, input, workers, logger)?,
         Task::Compact(output) => compact(args, input, output, workers, logger)?,
     }
     Ok(EXIT_OK)
 }
 
-fn failed(what: &str, path: &Path, error: Error) -> ToolError {
+pub(super) fn failed(what: &str, path: &Path, error: Error) -> ToolError {
     let failure = ToolError::new(what).path(path);
     match &error {
-        Error::Io(e) => failure.cause(io_cause(e)),
+        Error::Io(e) => failure.cause(cause_at(path, e)),
         Error::Archived(_) => failure
             .cause(error)
             .hint("dwarfsextract --snapshot extracts it"),
@@ -172,7 +174,7 @@ fn failed(what: &str, path: &Path, error: Error) -> ToolError {
     }
 }
 
-fn open(
+pub(super) fn open(
     args: &Args,
     snapshot: Option<&SnapshotChoice>,
     input: &Path,
@@ -185,7 +187,7 @@ fn open(
     Image::from_source(source, &options).map_err(|_| open_error(input, &options))
 }
 
-fn table(image: &Image) -> Result<SnapshotTable> {
+pub(super) fn table(image: &Image) -> Result<SnapshotTable> {
     let read = image.snapshot_tables().map(|(table, _)| table);
     read.map_err(|e| ToolError::new("cannot read the snapshots").cause(ToolError::from(e)))
 }
@@ -333,23 +335,13 @@ fn change_json(change: &Change, out: &mut Output) -> std::io::Result<()> {
 }
 
 /// The file, for this process alone.
-fn lock(input: &Path) -> Result<Arc<dyn Medium>> {
+pub(super) fn lock(input: &Path) -> Result<Arc<dyn Medium>> {
     let locked = LockedFile::open(input);
     let locked = locked.map_err(|e| ToolError::new("cannot open").cause(io_cause(&e)))?;
     Ok(Arc::new(locked))
 }
 
-/// Prints a line, unless that is not wanted.
-fn say(args: &Args, text: &str) -> Result<()> {
-    if args.quiet {
-        return Ok(());
-    }
-    let mut out = Output::new();
-    out.line(text)?;
-    out.finish()
-}
-
-fn find<'t>(
+pub(super) fn find<'t>(
     choice: &SnapshotChoice,
     table: &'t SnapshotTable,
     path: &Path,
@@ -370,74 +362,30 @@ fn roll_back(args: &Args, choice: &SnapshotChoice, input: &Path, workers: usize)
         return Err(failed(what, input, Error::Archived(found.name.clone())));
     }
     let later = table.snapshots.iter().filter(|s| s.number > found.number);
-    let later = counted(later.count() as u64, "later snapshot", "later snapshots");
+    let lost = later.count() as u64;
+    let later = counted(lost, "later snapshot", "later snapshots");
+    let mut done = json!({
+        "dry_run": args.snapshots.dry_run,
+        "rolled_back": {"number": found.number.0, "name": found.name, "later": lost},
+    });
     if args.snapshots.dry_run {
-        return say(
-            args,
-            &format!(
-                "would go back to snapshot '{}', and lose {later}",
-                found.name
-            ),
+        let would = format!(
+            "would go back to snapshot '{}', and lose {later}",
+            found.name
         );
+        return say(args, &would, &done);
     }
     let cut = redwarfs_append::roll_back(&lock(input)?, args.image_offset, choice)
         .map_err(|e| failed(what, input, e))?;
-    say(
-        args,
-        &format!(
-            "rolled back to snapshot '{}': {} and {later} are gone",
-            found.name,
-            format_size(cut)
-        ),
-    )
+    done["rolled_back"]["bytes"] = cut.into();
+    let text = format!(
+        "rolled back to snapshot '{}': {} and {later} are gone",
+        found.name,
+        format_size(cut)
+    );
+    say(args, &text, &done)
 }
 
-fn change(args: &Args, input: &Path, workers: usize) -> Result<()> {
-    let own = &args.snapshots;
-    let before = table(&open(args, None, input, workers)?)?;
-    let number = |choice: &SnapshotChoice| -> Result<GenerationNo> {
-        Ok(find(choice, &before, input)?.number)
-    };
-    let mut changes = Vec::new();
-    if let Some([old, new]) = own.rename_snapshot.as_deref() {
-        let old = crate::common::open::snapshot_choice(old).map_err(ToolError::new)?;
-        changes.push(TableChange::Rename(number(&old)?, new.clone()));
-    }
-    for (choices, pinned) in [(&own.pin_snapshot, true), (&own.unpin_snapshot, false)] {
-        for choice in choices {
-            changes.push(TableChange::Pin(number(choice)?, pinned));
-        }
-    }
-    let mut deleted: BTreeSet<GenerationNo> = BTreeSet::new();
-    for choice in &own.delete_snapshot {
-        deleted.insert(number(choice)?);
-    }
-    let local = |seconds: i64| seconds + i64::from(LocalTime::from_unix(seconds).offset);
-    deleted.extend(own.rules().dropped(&before, &local));
-    changes.extend(deleted.iter().map(|&number| TableChange::Delete(number)));
-    let names = || deleted.iter().filter_map(|&number| before.number(number));
-    let listed = |verb: &str| {
-        let lines = names().map(|s| format!("{verb} snapshot {} '{}'", s.number, s.name));
-        lines.collect::<Vec<_>>().join("\n")
-    };
-    if own.dry_run {
-        return match deleted.is_empty() {
-            true => say(args, "would delete no snapshot"),
-            false => say(args, &listed("would delete")),
-        };
-    }
-    if !changes.is_empty() {
-        redwarfs_append::change(&lock(input)?, args.image_offset, &changes)
-            .map_err(|e| failed("cannot change the snapshots", input, e))?;
-    }
-    match deleted.is_empty() {
-        true => Ok(()),
-        false => say(args, &listed("deleted")),
-    }
-}
-
-/// Names the hidden sections that a copy does not have, because they describe the bytes of the old file. A copy that is
-/// built anew has an index of anchors.
 /// Shows warnings and errors.
 struct Logged<'a> {
     counters: Counters,
@@ -458,6 +406,8 @@ impl Progress for Logged<'_> {
     }
 }
 
+/// Names the hidden sections that a copy does not have, because they describe the bytes of the old file. A copy that is
+/// built anew has an index of anchors.
 fn warn_of_dropped(image: &Image, anew: bool, logger: &Logger) {
     let trailers = image.container().trailers.iter();
     let dropped: BTreeSet<String> = trailers
@@ -497,9 +447,16 @@ fn punch(args: &Args, input: &Path, workers: usize, logger: &Logger) -> Result<(
             )
         )
     };
+    let in_json = |done: &Punched| {
+        json!({
+            "dry_run": args.snapshots.dry_run,
+            "punched": {"snapshots": done.snapshots, "blocks": done.blocks, "bytes": done.bytes},
+        })
+    };
     if args.snapshots.dry_run {
         let plan = redwarfs_append::Punching::of(&image).map_err(fail)?;
-        return say(args, &report("would free", &plan.result()));
+        let result = plan.result();
+        return say(args, &report("would free", &result), &in_json(&result));
     }
     let mut trailers = image.container().trailers.iter();
     let has_digests = trailers.any(|section| section.ty == SectionType::DIGESTS);
@@ -512,7 +469,7 @@ fn punch(args: &Args, input: &Path, workers: usize, logger: &Logger) -> Result<(
             display_path(input)
         ));
     }
-    say(args, &report("freed", &done))
+    say(args, &report("freed", &done), &in_json(&done))
 }
 
 fn compact(
@@ -550,6 +507,19 @@ fn compact(
             done.blocks
         )
     };
+    let in_json = |done: &Compacted| {
+        json!({
+            "dry_run": own.dry_run,
+            "compacted": {
+                "old_size": done.old_size,
+                "new_size": done.new_size,
+                "snapshots": done.snapshots,
+                "archived": done.archived,
+                "blocks": done.blocks,
+                "live_blocks": done.live_blocks,
+            },
+        })
+    };
     let stop =
         stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
     let anew = own.repack.is_some() || own.archive.is_some();
@@ -576,7 +546,7 @@ fn compact(
             true => write(&mut std::io::sink()).map_err(fail)?,
             false => plan.result(),
         };
-        return say(args, &report("would free", &result));
+        return say(args, &report("would free", &result), &in_json(&result));
     }
     let cannot = |e: std::io::Error| {
         ToolError::new("cannot write image")
@@ -590,5 +560,5 @@ fn compact(
     let done = write(&mut out).map_err(fail)?;
     let file = out.into_inner().map_err(|e| cannot(e.into_error()))?;
     file.commit().map_err(cannot)?;
-    say(args, &report("freed", &done))
+    say(args, &report("freed", &done), &in_json(&done))
 }

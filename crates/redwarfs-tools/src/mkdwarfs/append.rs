@@ -13,7 +13,7 @@ use redwarfs_io::{FileSource, Source as _};
 
 use super::args::Args;
 use super::output::Target;
-use crate::common::error::{display_path, io_cause};
+use crate::common::error::{cause_at, display_path};
 use crate::common::number::format_size;
 use crate::common::{Logger, Result, ToolError, remote};
 
@@ -183,7 +183,7 @@ impl<'a> Continued<'a> {
 pub(super) fn failure(path: &Path, error: Error) -> ToolError {
     let failure = ToolError::new("cannot append").path(path);
     match &error {
-        Error::Io(e) => failure.cause(io_cause(e)),
+        Error::Io(e) => failure.cause(cause_at(path, e)),
         Error::Unfit(_) => failure.cause(&error).hint(
             "mkdwarfs --recompress=none makes an image with an index, and without what follows it",
         ),

@@ -1,0 +1,342 @@
+//! The check of all snapshots of an image, and what changes of snapshots say: messages, JSON and exit codes.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used)]
+
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Output;
+
+use redwarfs_testkit::tree::Random;
+use serde_json::Value;
+use support::{DWARFSCK, MKDWARFS, must, run};
+
+/// An image with the snapshots `s1` to `s4`. Each has a file of its own beside a common one.
+struct Nights {
+    dir: tempfile::TempDir,
+    good: Vec<u8>,
+}
+
+impl Nights {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut nights = Self {
+            dir,
+            good: Vec::new(),
+        };
+        let mut random = Random::new(21);
+        fs::create_dir(nights.path("tree")).unwrap();
+        fs::write(nights.path("tree/common"), random.bytes(20_000)).unwrap();
+        for number in 1..=4 {
+            if number > 1 {
+                fs::remove_file(nights.path(&format!("tree/own{}", number - 1))).unwrap();
+            }
+            let own = nights.path(&format!("tree/own{number}"));
+            fs::write(own, random.bytes(6_000)).unwrap();
+            let (tree, image, name) = (
+                nights.text("tree"),
+                nights.text("image"),
+                format!("s{number}"),
+            );
+            let fixed = ["-i", &tree, "-l3", "--no-progress", "--log-level=warn"];
+            let target: &[&str] = match number {
+                1 => &["-o", &image],
+                _ => &["--append", &image, "--snapshot-name", &name, "--checksum"],
+            };
+            must(MKDWARFS, [&fixed[..], target].concat());
+            if number == 1 {
+                must(DWARFSCK, ["--rename-snapshot", "1", "s1", &image]);
+            }
+        }
+        nights.good = fs::read(nights.path("image")).unwrap();
+        nights
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// The image with other bytes at some places.
+    fn damage(&self, places: &[u64]) {
+        let mut bytes = self.good.clone();
+        for &at in places {
+            bytes[at as usize] ^= 1;
+        }
+        fs::write(self.path("image"), bytes).unwrap();
+    }
+
+    fn check(&self, more: &[&str]) -> Output {
+        let image = self.text("image");
+        run(DWARFSCK, [&[&*image], more].concat())
+    }
+
+    /// What a check of all generations says, on both outputs.
+    fn all(&self, code: i32, more: &[&str]) -> (String, String) {
+        let output = self.check(&[&["--all-generations", "-d0"], more].concat());
+        let [out, err] = [output.stdout, output.stderr].map(|bytes| text(&bytes));
+        assert_eq!(output.status.code(), Some(code), "{out}{err}");
+        (out, err)
+    }
+
+    /// Offsets of the payloads of sections of a type in a snapshot.
+    fn sections(&self, snapshot: &str, ty: &str) -> Vec<u64> {
+        let output = self.check(&["--snapshot", snapshot, "-j", "-d3"]);
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let sections = found["sections"].as_array().unwrap().iter();
+        let of_type = sections.filter(|section| section["type"] == ty);
+        of_type
+            .map(|section| section["offset"].as_u64().unwrap())
+            .collect()
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn each_snapshot_has_a_verdict() {
+    let nights = Nights::new();
+    let (said, errors) = nights.all(0, &["--check-integrity", "--decode"]);
+    assert_eq!(errors, "");
+    let lines: Vec<&str> = said.lines().collect();
+    let from = lines.iter().position(|line| *line == "snapshots:").unwrap();
+    for number in 1..=4 {
+        let line = format!("  {number}  s{number}: ok, 2 files");
+        assert_eq!(lines[from + number], line);
+    }
+    let last = lines.last().unwrap();
+    assert!(
+        last.starts_with("OK: 4 snapshots, ") && last.ends_with(" sections, no errors"),
+        "{last}"
+    );
+    let (quiet, _) = nights.all(0, &["-q"]);
+    assert_eq!(quiet, "");
+
+    // The file that only the second snapshot has, its tree in the third one, and what they share.
+    let own = *nights.sections("s2", "BLOCK").last().unwrap();
+    let tree = nights.sections("s3", "METADATA_V2")[0];
+    let common = nights.sections("s1", "BLOCK")[0];
+    nights.damage(&[own, tree]);
+    // The newest one lists the block, and needs it for nothing.
+    let (said, errors) = nights.all(1, &[]);
+    for line in [
+        "  1  s1: ok, 2 files",
+        "  2  s2: damaged: 1 error, 1 of 2 files affected",
+        "  3  s3: cannot be opened: ",
+        "  4  s4: ok, 2 files",
+        "damaged: 3 errors, 2 of 4 snapshots affected",
+    ] {
+        assert!(
+            said.lines().any(|one| one.starts_with(line)),
+            "{line}: {said}"
+        );
+    }
+    assert!(
+        errors.contains("snapshot 3 's3': checksum error in "),
+        "{errors}"
+    );
+    let (quiet, again) = nights.all(1, &["-q"]);
+    assert_eq!(quiet, "");
+    assert_eq!(again.lines().count(), errors.lines().count());
+    nights.damage(&[common]);
+    let (said, _) = nights.all(1, &[]);
+    assert!(
+        said.ends_with("damaged: 1 error, 4 of 4 snapshots affected\n"),
+        "{said}"
+    );
+
+    nights.damage(&[own, tree]);
+    let (said, _) = nights.all(1, &["-j"]);
+    let found: Value = serde_json::from_str(&said).unwrap();
+    let snapshots = found["snapshots"].as_array().unwrap();
+    let verdicts: Vec<&str> = snapshots
+        .iter()
+        .map(|one| one["verdict"].as_str().unwrap())
+        .collect();
+    assert_eq!(verdicts, ["ok", "damaged", "lost", "ok"]);
+    assert_eq!(
+        (&snapshots[1]["affected_files"], &snapshots[1]["files"]),
+        (&1.into(), &2.into())
+    );
+    assert_eq!(
+        (&snapshots[1]["errors"], &snapshots[2]["name"]),
+        (&1.into(), &"s3".into())
+    );
+    assert!(
+        snapshots[2]["reason"]
+            .as_str()
+            .unwrap()
+            .contains("checksum")
+    );
+    let of: Vec<&Value> = found["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["snapshot"])
+        .collect();
+    assert_eq!(of, [&Value::Null, &3.into(), &3.into()]);
+    assert!(found["errors"][0].get("snapshot").is_none());
+}
+
+#[test]
+fn older_snapshots_are_checked_without_the_newest_one() {
+    let nights = Nights::new();
+    let newest = nights.sections("s4", "METADATA_V2")[0];
+    nights.damage(&[newest]);
+    let (said, errors) = nights.all(1, &[]);
+    assert!(
+        said.contains("  3  s3: ok, 2 files\n  4  s4: cannot be opened: "),
+        "{said}"
+    );
+    assert!(said.ends_with(", 1 of 4 snapshots affected\n"), "{said}");
+    assert!(
+        errors.lines().last().unwrap().contains("cannot open image"),
+        "{errors}"
+    );
+    let (said, _) = nights.all(1, &["-j"]);
+    let found: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(found["snapshots"][3]["verdict"], "lost");
+}
+
+#[test]
+fn what_no_snapshot_has_is_checked() {
+    let nights = Nights::new();
+    let history = nights.sections("s2", "HISTORY")[0];
+    must(DWARFSCK, ["--delete-snapshot=s2", &nights.text("image")]);
+    let mut bytes = fs::read(nights.path("image")).unwrap();
+    let (said, _) = nights.all(0, &[]);
+    assert!(said.contains("OK: 3 snapshots, "), "{said}");
+    bytes[history as usize] ^= 1;
+    fs::write(nights.path("image"), &bytes).unwrap();
+    assert_eq!(nights.check(&[]).status.code(), Some(0));
+    let (said, errors) = nights.all(1, &[]);
+    assert!(
+        said.ends_with("damaged: 1 error, 0 of 3 snapshots affected\n"),
+        "{said}"
+    );
+    assert!(errors.contains(": no snapshot needs it"), "{errors}");
+}
+
+#[test]
+fn it_is_a_check_of_all() {
+    let nights = Nights::new();
+    for more in [
+        &["--snapshot=s1"][..],
+        &["--no-check"],
+        &["--print-header"],
+        &["--snapshots"],
+        &["--punch"],
+        &["--scrub=x"],
+        &["--check-recovery"],
+        &["--check-digests"],
+    ] {
+        let output = nights.check(&[&["--all-generations"], more].concat());
+        assert_eq!(output.status.code(), Some(1), "{more:?}");
+    }
+    let listed = nights.check(&["--all-generations", "-l"]);
+    assert_eq!(text(&listed.stdout), "common\nown4\n");
+    // An image without snapshots has one.
+    must(
+        MKDWARFS,
+        [
+            "-i",
+            &nights.text("tree"),
+            "-o",
+            &nights.text("image"),
+            "--force",
+            "--log-level=warn",
+        ],
+    );
+    let (said, _) = nights.all(0, &[]);
+    assert!(said.contains(": ok, 2 files\nOK: 1 snapshot, "), "{said}");
+}
+
+#[test]
+fn changes_are_said_before_and_after() {
+    let nights = Nights::new();
+    let said = |code: i32, more: &[&str]| {
+        let output = nights.check(more);
+        let [out, err] = [output.stdout, output.stderr].map(|bytes| text(&bytes));
+        assert_eq!(output.status.code(), Some(code), "{more:?}: {out}{err}");
+        match code {
+            0 => out,
+            _ => err,
+        }
+    };
+    let is_same = || fs::read(nights.path("image")).unwrap() == nights.good;
+    // A dry run has the errors of the changes.
+    for (more, why) in [
+        (&["--delete-snapshot=s4"][..], "newest"),
+        (&["--rename-snapshot", "s1", "s2"], "already"),
+        (&["--rename-snapshot", "s1", "a/b"], "slash"),
+        (&["--pin-snapshot=s1", "--delete-snapshot=s1"], "pinned"),
+        (&["--keep-last=0", "--keep-daily=0"], "keep no snapshot"),
+        (&["--keep-within=0"], "keep no snapshot"),
+    ] {
+        let dry = said(1, &[more, &["--dry-run"]].concat());
+        assert!(dry.contains(why), "{dry}");
+        assert_eq!(said(1, more), dry);
+    }
+    // Rules see the pins and names of the same command.
+    let command = [
+        "--rename-snapshot",
+        "s2",
+        "second",
+        "--pin-snapshot=s3",
+        "--keep-last=1",
+    ];
+    let would = said(0, &[&command[..], &["--dry-run"]].concat());
+    assert_eq!(
+        would,
+        "would rename snapshot 2 's2' to 'second'\nwould pin snapshot 3 's3'\nwould delete snapshot 1 's1'\n\
+         would delete snapshot 2 'second'\n"
+    );
+    let would = said(0, &[&command[..], &["--dry-run", "-j"]].concat());
+    let would: Value = serde_json::from_str(&would).unwrap();
+    let second = serde_json::json!([{"number": 2, "name": "second"}]);
+    assert_eq!(
+        (&would["dry_run"], &would["renamed"]),
+        (&true.into(), &second)
+    );
+    assert_eq!(would["deleted"].as_array().unwrap().len(), 2);
+    assert!(is_same());
+    assert_eq!(
+        said(0, &["--keep-within=1d", "--dry-run"]),
+        "would delete no snapshot\n"
+    );
+    let back: Value =
+        serde_json::from_str(&said(0, &["--roll-back=s3", "--dry-run", "-j"])).unwrap();
+    assert_eq!(
+        (&back["rolled_back"]["name"], &back["rolled_back"]["later"]),
+        (&"s3".into(), &1.into())
+    );
+    assert!(is_same());
+    let did: Value = serde_json::from_str(&said(0, &[&command[..], &["-j"]].concat())).unwrap();
+    assert_eq!((&did["dry_run"], &did["renamed"]), (&false.into(), &second));
+    assert_eq!(
+        (&did["deleted"], &did["pinned"]),
+        (&would["deleted"], &would["pinned"])
+    );
+    assert_eq!(
+        said(0, &["--unpin-snapshot=s3"]),
+        "unpinned snapshot 3 's3'\n"
+    );
+    assert_eq!(said(0, &["-q", "--delete-snapshot=s3"]), "");
+    let copy = nights.text("copy");
+    let would: Value =
+        serde_json::from_str(&said(0, &["--compact", &copy, "--dry-run", "-j"])).unwrap();
+    let did: Value = serde_json::from_str(&said(0, &["--compact", &copy, "-j"])).unwrap();
+    assert_eq!(would["compacted"], did["compacted"]);
+    assert_eq!(
+        did["compacted"]["new_size"],
+        fs::metadata(&copy).unwrap().len()
+    );
+    let would: Value = serde_json::from_str(&said(0, &["--punch", "--dry-run", "-j"])).unwrap();
+    assert_eq!(would["punched"]["snapshots"], 3);
+}
