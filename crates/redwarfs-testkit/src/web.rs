@@ -79,7 +79,7 @@ pub fn round_trips(requests: &[WebRequest]) -> usize {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ServerState {
     /// Counts events.
     clock: u64,
     objects: BTreeMap<String, Object>,
@@ -88,6 +88,7 @@ struct State {
     faulty: Vec<(Range<u64>, WebFault)>,
     requests: Vec<WebRequest>,
     open: Vec<TcpStream>,
+    connections: usize,
     running: usize,
     most: usize,
     /// A directory whose files are objects, too.
@@ -105,14 +106,14 @@ struct Object {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedServer {
+    state: Mutex<ServerState>,
     released: Condvar,
     over: AtomicBool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedServer {
+    fn lock(&self) -> MutexGuard<'_, ServerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -120,7 +121,7 @@ impl Shared {
 /// A server on a port of this machine. It ends when it is dropped.
 #[derive(Debug)]
 pub struct WebServer {
-    shared: Arc<Shared>,
+    shared: Arc<SharedServer>,
     address: SocketAddr,
     /// The start of URLs, up to the port.
     origin: &'static str,
@@ -172,12 +173,12 @@ impl WebServer {
 
     fn with(
         origin: &'static str,
-        serve: impl Fn(&Shared, TcpStream) -> io::Result<()> + Send + Sync + 'static,
+        serve: impl Fn(&SharedServer, TcpStream) -> io::Result<()> + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let serve = Arc::new(serve);
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let address = listener.local_addr()?;
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(SharedServer::default());
         shared.lock().tags = true;
         let served = Arc::clone(&shared);
         std::thread::Builder::new()
@@ -188,6 +189,7 @@ impl WebServer {
                         return;
                     }
                     let Ok(stream) = stream else { continue };
+                    served.lock().connections += 1;
                     if let Ok(copy) = stream.try_clone() {
                         served.lock().open.push(copy);
                     }
@@ -284,6 +286,12 @@ impl WebServer {
         std::mem::take(&mut self.shared.lock().requests)
     }
 
+    /// The number of connections so far.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.shared.lock().connections
+    }
+
     /// The largest number of requests that were answered at the same time.
     #[must_use]
     pub fn most_at_once(&self) -> usize {
@@ -309,7 +317,7 @@ impl Drop for WebServer {
 }
 
 /// Answers the requests of a connection.
-fn serve(shared: &Shared, stream: impl Read + Write) -> io::Result<()> {
+fn serve(shared: &SharedServer, stream: impl Read + Write) -> io::Result<()> {
     let mut input = BufReader::new(stream);
     while let Some(request) = read_request(&mut input)? {
         let (fault, latency, number) = {
@@ -407,7 +415,7 @@ fn range_of(text: &str, size: u64) -> Option<Range<u64>> {
 
 /// Sends an answer. Returns the bytes of the body that were sent, and whether the connection goes on.
 fn answer(
-    shared: &Shared,
+    shared: &SharedServer,
     stream: &mut impl Write,
     request: &WebRequest,
     fault: Option<WebFault>,

@@ -55,10 +55,10 @@ const SUM: usize = 16;
 /// ```
 #[derive(Clone)]
 pub struct Checkpoint {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCheckpoint>,
 }
 
-struct Shared {
+struct SharedCheckpoint {
     store: Store,
     /// The marker. Whoever has the lock on it uses the directory. Held until all clones are gone.
     lock: LockedFile,
@@ -108,7 +108,7 @@ impl Checkpoint {
 
     fn with(store: Store, lock: LockedFile, made: bool) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedCheckpoint {
                 store,
                 lock,
                 made,
@@ -165,7 +165,7 @@ impl Checkpoint {
     /// Adds an entry, with a note of less than 1 MiB. Returns whether it is there; if the disk is nearly full or cannot be
     /// written to, the log says so once, and nothing is added for half a minute.
     pub fn add(&self, key: &CacheKey, note: &[u8], body: &[u8]) -> bool {
-        let Shared { store, closed, .. } = &*self.shared;
+        let SharedCheckpoint { store, closed, .. } = &*self.shared;
         let closed = closed.read().unwrap_or_else(PoisonError::into_inner);
         if *closed || store.is_refusing() {
             return false;
@@ -249,7 +249,7 @@ impl Checkpoint {
 
     /// Makes room: removes all entries, and adds none from here on. Returns how many bytes the entries took.
     pub fn give_way(&self) -> u64 {
-        let Shared { store, closed, .. } = &*self.shared;
+        let SharedCheckpoint { store, closed, .. } = &*self.shared;
         *closed.write().unwrap_or_else(PoisonError::into_inner) = true;
         let (_, bytes) = store.usage();
         self.remove();
@@ -278,7 +278,7 @@ impl Checkpoint {
     }
 }
 
-impl Shared {
+impl SharedCheckpoint {
     fn remove_marker(&self) {
         let _ = fs::remove_file(self.lock.path());
         if self.made {
@@ -287,7 +287,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedCheckpoint {
     /// A checkpoint in which there is nothing leaves nothing behind.
     fn drop(&mut self) {
         if self.lock.is_at_its_path() && self.store.usage().0 == 0 {

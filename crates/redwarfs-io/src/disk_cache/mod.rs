@@ -105,12 +105,12 @@ fn count(counter: &AtomicU64) {
 /// A directory of entries, with a limit for their size. Clones are the same cache.
 #[derive(Clone)]
 pub struct DiskCache {
-    shared: Arc<Shared>,
+    shared: Arc<SharedDiskCache>,
     offline: bool,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedDiskCache {
     store: Arc<Store>,
     writer: Writer,
 }
@@ -138,7 +138,7 @@ impl DiskCache {
             _ => {}
         }
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedDiskCache {
                 writer: Writer::new(Arc::clone(&store)),
                 store,
             }),
