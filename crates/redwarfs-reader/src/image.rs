@@ -309,11 +309,11 @@ impl Image {
         );
         let disk = options.disk_cache.as_ref();
         let disk = disk.and_then(|cache| DiskBlocks::new(cache, &source, &container, &headers));
-        source.opened();
         let payloads = Payloads::new(source, container, block_size)
             .trusting(options.trust_blocks)
             .verifying(digests)
             .keeping(disk);
+        payloads.opened();
         let (of_cache, perfmon) = (&options.cache, &options.perfmon);
         let cache = BlockCache::in_group(&group, payloads.clone(), of_cache, perfmon);
         Ok(Self(Arc::new(OpenImage {

@@ -1,5 +1,6 @@
 //! Reads, verifies and decompresses the stored payloads of sections.
 
+mod announce;
 mod leaves;
 
 use std::hash::{BuildHasher, RandomState};
@@ -213,29 +214,6 @@ impl Payloads {
         self.remote
     }
 
-    /// Lets a source on a server begin to fetch blocks that will be needed soon, with their headers.
-    pub(crate) fn announce(&self, blocks: impl IntoIterator<Item = BlockNo>) {
-        let ranges = self.ranges_of(blocks);
-        if !ranges.is_empty() {
-            self.source.will_need(&ranges);
-        }
-    }
-
-    /// The same for blocks that no request needs so far.
-    pub(crate) fn announce_later(&self, blocks: impl IntoIterator<Item = BlockNo>) {
-        let ranges = self.ranges_of(blocks);
-        if !ranges.is_empty() {
-            self.source.may_need(&ranges);
-        }
-    }
-
-    /// The same, if what is between these blocks is there already: it is not fetched again with them.
-    pub(crate) fn announce_around(&self, blocks: impl IntoIterator<Item = BlockNo>) {
-        for row in rows(self.ranges_of(blocks)) {
-            self.source.may_need(&row);
-        }
-    }
-
     /// Whether the stored bytes of a block need no more from a server than what is on its way.
     pub(crate) fn is_at_hand(&self, block: BlockNo) -> bool {
         self.is_on_disk(block) || self.is_coming(block)
@@ -257,16 +235,6 @@ impl Payloads {
             rest.is_some()
         };
         blocks.iter().take_while(fits).count()
-    }
-
-    /// The ranges of the file that blocks and their headers have, unless they are in the cache on disk. None if the source
-    /// is not on a server.
-    fn ranges_of(&self, blocks: impl IntoIterator<Item = BlockNo>) -> Vec<Range<u64>> {
-        if !self.remote {
-            return Vec::new();
-        }
-        let missing = blocks.into_iter().filter(|block| !self.is_on_disk(*block));
-        missing.filter_map(|block| self.place(block)).collect()
     }
 
     /// The range of the file that a block and its header have, at most as long as they may be.
@@ -618,36 +586,4 @@ fn changed(section: &Section) -> Error {
 pub(crate) fn checksum_error(section: &Section) -> Error {
     let e = Error::corrupt(format!("checksum error in section: {}", section.ty));
     in_section(e, section)
-}
-
-/// Bytes between ranges that are fetched with them even if they are there: another request costs more (64 KiB).
-const SMALL_GAP: u64 = 64 << 10;
-
-/// Groups of ranges with little between them.
-fn rows(mut ranges: Vec<Range<u64>>) -> Vec<Vec<Range<u64>>> {
-    ranges.sort_by_key(|range| range.start);
-    let close = |one: &Range<u64>, two: &Range<u64>| two.start.saturating_sub(one.end) <= SMALL_GAP;
-    ranges.chunk_by(close).map(<[_]>::to_vec).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_between_blocks_is_not_fetched_again() {
-        const K: u64 = 1 << 10;
-        let found = rows(vec![
-            900 * K..999 * K,
-            0..9 * K,
-            9 * K..99 * K,
-            150 * K..200 * K,
-        ]);
-        let [first, second] = &found[..] else {
-            panic!("{found:?}");
-        };
-        assert_eq!(first[..], [0..9 * K, 9 * K..99 * K, 150 * K..200 * K]);
-        assert_eq!(second.first(), Some(&(900 * K..999 * K)));
-        assert!(rows(Vec::new()).is_empty());
-    }
 }

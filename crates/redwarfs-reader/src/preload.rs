@@ -160,8 +160,9 @@ impl Job {
             }
         }
         for batch in batches {
-            let missing = batch.iter().filter(|block| !inner.cache.knows(**block));
-            inner.payloads.announce_later(missing.copied());
+            let knows = |block| inner.cache.knows(block);
+            let missing = batch.iter().copied().filter(|block| !knows(*block));
+            inner.payloads.announce_missing_later(missing, knows);
         }
     }
 

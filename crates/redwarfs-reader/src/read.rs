@@ -117,8 +117,11 @@ impl Image {
     fn announce_missing(&self, blocks: &[BlockNo]) -> Vec<BlockNo> {
         let inner = &*self.0;
         let blocks = blocks.iter().copied();
-        let missing: Vec<_> = blocks.filter(|block| !inner.cache.knows(*block)).collect();
-        inner.payloads.announce(missing.iter().copied());
+        let knows = |block| inner.cache.knows(block);
+        let missing: Vec<_> = blocks.filter(|block| !knows(*block)).collect();
+        inner
+            .payloads
+            .announce_missing(missing.iter().copied(), knows);
         missing
     }
 

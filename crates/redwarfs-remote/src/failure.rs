@@ -151,8 +151,8 @@ fn transport(error: &Error) -> Option<(HttpErrorKind, String)> {
     None
 }
 
-/// Whether the two sides do not agree on TLS, so that another attempt would not help: a certificate that is not trusted, or a
-/// server that speaks something else.
+/// Whether the two sides do not agree on TLS, so that another attempt would not help: a certificate that is not trusted, a
+/// server that speaks something else, or a system without certificates.
 fn refuses_tls(error: &Error) -> bool {
     let mut cause = error.source();
     while let Some(e) = cause {
@@ -166,6 +166,7 @@ fn refuses_tls(error: &Error) -> bool {
             return matches!(
                 tls,
                 rustls::Error::InvalidCertificate(_)
+                    | rustls::Error::General(_)
                     | rustls::Error::InvalidMessage(_)
                     | rustls::Error::PeerIncompatible(_)
                     | rustls::Error::AlertReceived(_)

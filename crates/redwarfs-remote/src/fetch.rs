@@ -16,7 +16,7 @@ use crate::failure::{Failure, Next};
 use crate::location::Object;
 use crate::meter::Asked;
 use crate::observer::Record;
-use crate::piece::Piece;
+use crate::transfer::Transfer;
 
 /// Pause before the second attempt. Each later one is twice as long, up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -310,14 +310,19 @@ fn pause(made: u32) -> Duration {
     full.mul_f64(0.5 + 0.5 * (random % 1024) as f64 / 1024.0)
 }
 
-/// Fills a piece. Attempts after the first one continue where the bytes ended.
-pub(crate) async fn fill(object: &Object, identity: &Identity, piece: &Piece, limits: &Limits) {
-    piece.begins();
+/// Fills a transfer. Attempts after the first one continue where the bytes ended.
+pub(crate) async fn fill(
+    object: &Object,
+    identity: &Identity,
+    transfer: &Transfer,
+    limits: &Limits,
+) {
+    transfer.begins();
     let mut attempts = Attempts::new(FOREVER, u32::MAX);
-    while !piece.is_settled() {
+    while !transfer.is_settled() {
         let attempt = async {
-            let from = piece.range.start + piece.arrived();
-            let rest = from..piece.range.end;
+            let from = transfer.range.start + transfer.arrived();
+            let rest = from..transfer.range.end;
             let range = Some(GetRange::Bounded(rest.clone()));
             let opened = request(object, range, Some(identity), limits).await?;
             if opened.range != rest {
@@ -327,21 +332,21 @@ pub(crate) async fn fill(object: &Object, identity: &Identity, piece: &Piece, li
             let length = rest.end - rest.start;
             opened
                 .receive(length, limits, |bytes| {
-                    piece.add(bytes);
+                    transfer.add(bytes);
                 })
                 .await
         };
         let attempt = async {
             attempt
                 .await
-                .inspect_err(|failure| piece.has_trouble(failure))
+                .inspect_err(|failure| transfer.has_trouble(failure))
         };
-        let end = || Instant::from_std(piece.deadline(limits));
+        let end = || Instant::from_std(transfer.deadline(limits));
         match attempts.next_until(attempt, end).await {
             Ok(Some(())) => return,
             Ok(None) => {}
             Err(failure) => {
-                piece.fail(failure);
+                transfer.fail(failure);
                 return;
             }
         }

@@ -8,7 +8,7 @@ use twox_hash::XxHash3_128;
 use url::Url;
 
 use crate::fetch::Identity;
-use crate::piece::Piece;
+use crate::transfer::Transfer;
 
 /// Most bytes that are kept of one object (256 MiB).
 const MOST: u64 = 256 << 20;
@@ -69,7 +69,7 @@ pub(crate) struct Known {
 pub(crate) struct Remembered {
     pub(crate) identity: Identity,
     /// Ascending, without overlaps.
-    pub(crate) pieces: Vec<(u64, Vec<u8>)>,
+    pub(crate) parts: Vec<(u64, Vec<u8>)>,
 }
 
 impl Known {
@@ -108,7 +108,7 @@ impl Known {
             if XxHash3_128::oneshot(&body) != note.sum {
                 return None;
             }
-            let mut pieces = Vec::new();
+            let mut parts = Vec::new();
             let (mut rest, mut end) = (&body[..], 0);
             for (start, length) in note.ranges {
                 let (bytes, later) = rest.split_at_checked(usize::try_from(length).ok()?)?;
@@ -117,9 +117,9 @@ impl Known {
                 }
                 end = start + length;
                 rest = later;
-                pieces.push((start, bytes.to_vec()));
+                parts.push((start, bytes.to_vec()));
             }
-            rest.is_empty().then_some(Remembered { identity, pieces })
+            rest.is_empty().then_some(Remembered { identity, parts })
         };
         let loaded = load();
         if loaded.is_none() {
@@ -129,27 +129,27 @@ impl Known {
     }
 
     /// Keeps what was fetched to open an image.
-    pub(crate) fn store(&self, identity: &Identity, pieces: &[Arc<Piece>]) {
-        let mut pieces: Vec<(u64, Vec<u8>)> = pieces
+    pub(crate) fn store(&self, identity: &Identity, transfers: &[Arc<Transfer>]) {
+        let mut parts: Vec<(u64, Vec<u8>)> = transfers
             .iter()
-            .map(|piece| (piece.range.start, piece.bytes()))
+            .map(|transfer| (transfer.range.start, transfer.bytes()))
             .filter(|(_, bytes)| !bytes.is_empty())
             .collect();
-        pieces.sort_by_key(|(start, _)| *start);
-        // Pieces that were fetched twice.
+        parts.sort_by_key(|(start, _)| *start);
+        // Bytes that were fetched twice.
         let mut end = 0;
-        pieces.retain_mut(|(start, bytes)| {
+        parts.retain_mut(|(start, bytes)| {
             let known = usize::try_from(end.max(*start) - *start).unwrap_or(usize::MAX);
             bytes.drain(..known.min(bytes.len()));
             *start = end.max(*start);
             end = end.max(*start + bytes.len() as u64);
             !bytes.is_empty()
         });
-        if pieces.len() > RANGES {
+        if parts.len() > RANGES {
             return;
         }
         let mut hasher = XxHash3_128::new();
-        pieces.iter().for_each(|(_, bytes)| hasher.write(bytes));
+        parts.iter().for_each(|(_, bytes)| hasher.write(bytes));
         let mut note = format!(
             "size {}\nmodified {}\ntag {}\nversion {}\nsum {:032x}\n",
             identity.size,
@@ -158,10 +158,10 @@ impl Known {
             shown(identity.version.as_ref()),
             hasher.finish_128()
         );
-        for (start, bytes) in &pieces {
+        for (start, bytes) in &parts {
             note += &format!("range {start} {}\n", bytes.len());
         }
-        let body: Vec<&[u8]> = pieces.iter().map(|(_, bytes)| &bytes[..]).collect();
+        let body: Vec<&[u8]> = parts.iter().map(|(_, bytes)| &bytes[..]).collect();
         self.cache
             .insert(&self.key(), note.into_bytes(), body.concat());
     }
@@ -175,9 +175,9 @@ impl Known {
     }
 }
 
-/// The bytes of several pieces may be kept.
-pub(crate) fn fits(pieces: &[Arc<Piece>]) -> bool {
-    pieces.iter().map(|piece| piece.len()).sum::<u64>() <= MOST
+/// The bytes of several transfers may be kept.
+pub(crate) fn fits(transfers: &[Arc<Transfer>]) -> bool {
+    transfers.iter().map(|transfer| transfer.len()).sum::<u64>() <= MOST
 }
 
 fn shown(text: Option<&String>) -> String {
@@ -281,17 +281,17 @@ mod tests {
                 version: version.map(str::to_owned),
                 modified: -5,
             };
-            let partial = Piece::new(20..40);
+            let partial = Transfer::new(20..40);
             partial.add(b"xyz");
-            let pieces = [
-                Piece::complete(90, vec![9; 10]),
-                Piece::complete(0, vec![1; 10]),
-                Piece::complete(5, vec![1; 10]),
-                Piece::complete(6, vec![1; 2]),
+            let transfers = [
+                Transfer::complete(90, vec![9; 10]),
+                Transfer::complete(0, vec![1; 10]),
+                Transfer::complete(5, vec![1; 10]),
+                Transfer::complete(6, vec![1; 2]),
                 partial,
-                Piece::new(50..60),
+                Transfer::new(50..60),
             ];
-            known.store(&identity, &pieces);
+            known.store(&identity, &transfers);
             known.cache.flush();
             let found = known.load().unwrap();
             assert_eq!(found.identity, identity);
@@ -301,7 +301,7 @@ mod tests {
                 (20, b"xyz".to_vec()),
                 (90, vec![9; 10]),
             ];
-            assert_eq!(found.pieces, want);
+            assert_eq!(found.parts, want);
         }
     }
 
@@ -317,7 +317,7 @@ mod tests {
             known.cache.flush();
         };
         put(&good);
-        assert_eq!(known.load().unwrap().pieces, [(5, b"body".to_vec())]);
+        assert_eq!(known.load().unwrap().parts, [(5, b"body".to_vec())]);
         for (from, to) in [
             ("range 5 4", "range 6 4"),
             ("range 5 4", "range 5 3"),

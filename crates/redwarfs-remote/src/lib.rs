@@ -18,19 +18,20 @@
 //! # From a read to bytes
 //!
 //! ```text
-//! open      -> the last 64 KiB: length, version, and often index and metadata
-//! will_need -> ranges: what is missing, neighbours joined -> pieces on their way, at most 6 at a time, and with reads 8
-//! may_need  -> the same in shorter pieces, as long as there is much room
-//! read      -> the piece with the bytes, or a new one -> waits until they have arrived
+//! open      -> the last 12 KiB: length, version, and often index and metadata
+//! will_need -> ranges: what is missing, neighbours joined -> transfers on their way, at most 6 at a time, and with reads 8
+//! may_need  -> the same in shorter transfers, as long as there is much room
+//! read      -> the transfer with the bytes, or a new one -> waits until they have arrived
 //! ```
 //!
 //! * `location.rs`: URLs, stores, and the credentials that the environment has for them.
+//! * `client.rs`: the connections, which objects of a server share; `certificates.rs`: those of the system.
 //! * `listing.rs`: which objects there are.
 //! * `fetch.rs`: requests, and attempts until the time is over.
 //! * `opening.rs`: the first request; `known.rs`: what a cache on disk knows of an object, so that this request only asks
 //!   whether it is still the same.
 //! * `meter.rs`: measures the line, so that readers know how much must be on its way.
-//! * `piece.rs`: a range whose bytes arrive; `pieces.rs`: which of them there are; `source.rs`: reads and announcements.
+//! * `transfer.rs`: a range whose bytes arrive; `transfers.rs`: which of them there are; `source.rs`: reads and announcements.
 //! * `observer.rs`: what a server answered; `failure.rs`: what to do about it, and what to say.
 //!
 //! # Errors
@@ -50,6 +51,8 @@
 //! | `az` | `AZURE_*` variables, managed identities |
 
 mod aws_files;
+mod certificates;
+mod client;
 mod failure;
 mod fetch;
 mod known;
@@ -59,10 +62,10 @@ mod meter;
 mod netrc;
 mod observer;
 mod opening;
-mod piece;
-mod pieces;
 mod runtime;
 mod source;
+mod transfer;
+mod transfers;
 mod upload;
 
 use std::time::Duration;

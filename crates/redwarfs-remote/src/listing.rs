@@ -7,8 +7,9 @@ use redwarfs_io::place;
 use tokio::time::timeout;
 
 use crate::Limits;
+use crate::client::Use;
 use crate::failure::Failure;
-use crate::location::{Object, Use};
+use crate::location::Object;
 use crate::observer::Record;
 use crate::runtime::Threads;
 

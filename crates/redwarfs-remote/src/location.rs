@@ -2,34 +2,25 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base64ct::{Base64, Encoding as _};
 use http::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderValue};
+use object_store::ObjectStore;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
 use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::path::Path;
-use object_store::{ClientOptions, ObjectStore, RetryConfig};
 use percent_encoding::percent_decode_str;
 use redwarfs_io::place;
 use url::Url;
 
 use crate::aws_files;
+use crate::client::{Connecting, Use};
 use crate::failure::without_secrets;
 use crate::meter::Meter;
 use crate::netrc;
-use crate::observer::Observing;
-
-/// How long making a connection may take.
-const CONNECT: Duration = Duration::from_secs(10);
-
-/// Our name in requests.
-const AGENT: &str = concat!("redwarfs/", env!("CARGO_PKG_VERSION"));
-
-/// How long sending one part of an object may take.
-const SENDING: Duration = Duration::from_secs(300);
+use crate::runtime::Threads;
 
 /// An object of a server.
 #[derive(Clone)]
@@ -66,8 +57,9 @@ impl Object {
         let invalid =
             |what: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{shown}: {what}"));
         let parsed = Url::parse(url).map_err(|e| invalid(e.to_string()))?;
+        let threads = Threads::get()?;
         let built = match parsed.scheme() {
-            "http" | "https" => Self::web(parsed, &shown),
+            "http" | "https" => Self::web(parsed, &shown, &threads),
             scheme => {
                 let bucket = parsed.host_str().filter(|host| !host.is_empty());
                 let bucket = bucket.ok_or_else(|| invalid(String::from("no bucket")))?;
@@ -83,9 +75,9 @@ impl Object {
                     return Err(invalid(format!("no key, expected {scheme}://BUCKET/KEY")));
                 }
                 let store = match scheme {
-                    "s3" => s3(bucket, purpose),
-                    "gs" => google(bucket, purpose),
-                    "az" => azure(bucket, purpose),
+                    "s3" => s3(bucket, purpose, &threads),
+                    "gs" => google(bucket, purpose, &threads),
+                    "az" => azure(bucket, purpose, &threads),
                     _ => return Err(invalid(format!("unknown scheme {scheme}"))),
                 };
                 store.map(|(store, server)| Self {
@@ -103,7 +95,7 @@ impl Object {
     }
 
     /// A file of a web server. The whole URL is the base, so that its query stays, and its path is sent as it is.
-    fn web(mut url: Url, shown: &str) -> object_store::Result<Self> {
+    fn web(mut url: Url, shown: &str, threads: &Threads) -> object_store::Result<Self> {
         let mut headers = HeaderMap::new();
         headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         let login = match url.username() {
@@ -122,12 +114,11 @@ impl Object {
         let _ = url.set_password(None);
         url.set_fragment(None);
         let plain = url.scheme() == "http";
-        let client = web_client(plain, headers)?;
         let store = HttpBuilder::new()
             .with_url(url)
-            .with_client_options(Use::Read.client(plain))
+            .with_client_options(Use::Read.options(plain))
             .with_retry(Use::Read.retries())
-            .with_http_connector(Observing::with(client))
+            .with_http_connector(connecting(threads, Use::Read, headers))
             .build()?;
         Ok(Self {
             store: Arc::new(store),
@@ -141,60 +132,6 @@ impl Object {
     }
 }
 
-/// What an object is opened for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
-    Read,
-    Write,
-}
-
-impl Use {
-    /// Settings of connections.
-    fn client(self, plain: bool) -> ClientOptions {
-        let options = ClientOptions::new()
-            .with_allow_http(plain)
-            .with_connect_timeout(CONNECT)
-            .with_user_agent(HeaderValue::from_static(AGENT));
-        match self {
-            // The limits are those of the caller.
-            Self::Read => options.with_timeout_disabled(),
-            Self::Write => options.with_timeout(SENDING),
-        }
-    }
-
-    /// Reading has its own rules for more attempts, which know what was received. Writing has those of the store.
-    fn retries(self) -> RetryConfig {
-        match self {
-            Self::Read => RetryConfig {
-                max_retries: 0,
-                ..RetryConfig::default()
-            },
-            Self::Write => RetryConfig::default(),
-        }
-    }
-}
-
-/// A client for web servers. It does not tell one of them by which URL another one sent it there: the query may be a
-/// signature.
-fn web_client(plain: bool, headers: HeaderMap) -> object_store::Result<reqwest::Client> {
-    reqwest::Client::builder()
-        .user_agent(AGENT)
-        .default_headers(headers)
-        .connect_timeout(CONNECT)
-        .https_only(!plain)
-        .http1_only()
-        .referer(false)
-        .no_gzip()
-        .no_brotli()
-        .no_zstd()
-        .no_deflate()
-        .build()
-        .map_err(|e| object_store::Error::Generic {
-            store: "web",
-            source: Box::new(e),
-        })
-}
-
 /// Whether the text of a setting means yes.
 fn is_set(name: &str) -> bool {
     std::env::var(name).is_ok_and(|value| {
@@ -202,7 +139,11 @@ fn is_set(name: &str) -> bool {
     })
 }
 
-fn s3(bucket: &str, purpose: Use) -> object_store::Result<(Arc<dyn ObjectStore>, String)> {
+fn s3(
+    bucket: &str,
+    purpose: Use,
+    threads: &Threads,
+) -> object_store::Result<(Arc<dyn ObjectStore>, String)> {
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
     let profile = aws_files::Profile::load();
     let unset = |builder: &AmazonS3Builder, key| builder.get_config_value(&key).is_none();
@@ -247,11 +188,19 @@ fn s3(bucket: &str, purpose: Use) -> object_store::Result<(Arc<dyn ObjectStore>,
     let region = builder.get_config_value(&AmazonS3ConfigKey::Region);
     let server = server_of([endpoint, region]);
     let store = builder
-        .with_client_options(purpose.client(plain || is_set("AWS_ALLOW_HTTP")))
+        .with_client_options(purpose.options(plain || is_set("AWS_ALLOW_HTTP")))
         .with_retry(purpose.retries())
-        .with_http_connector(Observing::default())
+        .with_http_connector(connecting(threads, purpose, HeaderMap::new()))
         .build()?;
     Ok((Arc::new(store), server))
+}
+
+fn connecting(threads: &Threads, purpose: Use, headers: HeaderMap) -> Connecting {
+    Connecting {
+        threads: threads.clone(),
+        purpose,
+        headers,
+    }
 }
 
 /// What says which server is asked.
@@ -259,18 +208,26 @@ fn server_of<const N: usize>(settings: [Option<String>; N]) -> String {
     settings.map(Option::unwrap_or_default).join(" ")
 }
 
-fn google(bucket: &str, purpose: Use) -> object_store::Result<(Arc<dyn ObjectStore>, String)> {
+fn google(
+    bucket: &str,
+    purpose: Use,
+    threads: &Threads,
+) -> object_store::Result<(Arc<dyn ObjectStore>, String)> {
     let builder = GoogleCloudStorageBuilder::from_env().with_bucket_name(bucket);
     let server = server_of([builder.get_config_value(&GoogleConfigKey::BaseUrl)]);
     let store = builder
-        .with_client_options(purpose.client(is_set("GOOGLE_ALLOW_HTTP")))
+        .with_client_options(purpose.options(is_set("GOOGLE_ALLOW_HTTP")))
         .with_retry(purpose.retries())
-        .with_http_connector(Observing::default())
+        .with_http_connector(connecting(threads, purpose, HeaderMap::new()))
         .build()?;
     Ok((Arc::new(store), server))
 }
 
-fn azure(container: &str, purpose: Use) -> object_store::Result<(Arc<dyn ObjectStore>, String)> {
+fn azure(
+    container: &str,
+    purpose: Use,
+    threads: &Threads,
+) -> object_store::Result<(Arc<dyn ObjectStore>, String)> {
     let builder = MicrosoftAzureBuilder::from_env().with_container_name(container);
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
     let plain = endpoint
@@ -283,9 +240,9 @@ fn azure(container: &str, purpose: Use) -> object_store::Result<(Arc<dyn ObjectS
         builder.get_config_value(&AzureConfigKey::UseEmulator),
     ]);
     let store = builder
-        .with_client_options(purpose.client(plain))
+        .with_client_options(purpose.options(plain))
         .with_retry(purpose.retries())
-        .with_http_connector(Observing::default())
+        .with_http_connector(connecting(threads, purpose, HeaderMap::new()))
         .build()?;
     Ok((Arc::new(store), server))
 }

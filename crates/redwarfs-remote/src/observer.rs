@@ -12,10 +12,8 @@ use http::header::{
 };
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
-use object_store::ClientOptions;
 use object_store::client::{
-    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse,
-    HttpResponseBody, HttpService, ReqwestConnector,
+    HttpClient, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody, HttpService,
 };
 
 /// Bytes of an error message of a server that are read.
@@ -83,40 +81,23 @@ impl Record {
     }
 }
 
-/// Makes clients that keep [`Record`]s.
-#[derive(Debug, Default)]
-pub(crate) struct Observing {
-    /// Instead of one with the options of the store.
-    client: Option<HttpClient>,
-    connector: ReqwestConnector,
-}
-
-impl Observing {
-    /// Requests go through this client.
-    pub(crate) fn with(client: reqwest::Client) -> Self {
-        Self {
-            client: Some(HttpClient::new(client)),
-            connector: ReqwestConnector::default(),
-        }
-    }
-}
-
-impl HttpConnector for Observing {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let client = match &self.client {
-            Some(client) => client.clone(),
-            None => self.connector.connect(options)?,
-        };
-        Ok(HttpClient::new(Observer(client)))
-    }
+/// A client that keeps [`Record`]s, and has these headers in each request.
+pub(crate) fn observed(client: HttpClient, headers: HeaderMap) -> HttpClient {
+    HttpClient::new(Observer { client, headers })
 }
 
 #[derive(Debug)]
-struct Observer(HttpClient);
+struct Observer {
+    client: HttpClient,
+    headers: HeaderMap,
+}
 
 #[async_trait]
 impl HttpService for Observer {
-    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+    async fn call(&self, mut request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let headers = self.headers.iter();
+        let headers = headers.map(|(name, value)| (name.clone(), value.clone()));
+        request.headers_mut().extend(headers);
         let own = request.extensions().get::<Record>().cloned();
         let for_data = request.method() == Method::GET && own.is_some();
         let aside = own.is_none();
@@ -131,7 +112,7 @@ impl HttpService for Observer {
             Some(record) if record.creates && is_completion(&request) => {
                 self.create(request).await?
             }
-            _ => self.0.execute(request).await?,
+            _ => self.client.execute(request).await?,
         };
         let (parts, body) = response.into_parts();
         let mut answer = Answer {
@@ -181,9 +162,9 @@ impl Observer {
         let mut request = request;
         let any = HeaderValue::from_static("*");
         request.headers_mut().insert(IF_NONE_MATCH, any);
-        let response = self.0.execute(request).await?;
+        let response = self.client.execute(request).await?;
         match response.status() {
-            StatusCode::NOT_IMPLEMENTED => self.0.execute(plain).await,
+            StatusCode::NOT_IMPLEMENTED => self.client.execute(plain).await,
             _ => Ok(response),
         }
     }
@@ -312,14 +293,14 @@ mod tests {
                 knows,
                 conditions: Arc::clone(&conditions),
             };
-            let observer = Observer(HttpClient::new(store));
+            let observer = observed(HttpClient::new(store), HeaderMap::new());
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .build()
                 .unwrap();
             let send = |method: &Method, uri: &str, record: Record| {
                 let body = String::from("text").into();
                 let request = http::Request::builder().method(method).uri(uri);
-                let sent = observer.call(request.body(body).unwrap());
+                let sent = observer.execute(request.body(body).unwrap());
                 let response = runtime.block_on(record.of(sent)).unwrap();
                 assert_eq!(response.status(), StatusCode::OK);
                 std::mem::take(&mut *conditions.lock().unwrap())

@@ -10,14 +10,15 @@ use crate::failure::{Failure, Next};
 use crate::fetch::{self, Attempts, Identity, Opened};
 use crate::known::Remembered;
 use crate::location::Object;
-use crate::piece::Piece;
+use crate::transfer::Transfer;
 
 /// Largest object of a server that does not send ranges (64 MiB). It is fetched as a whole.
 const WHOLE: u64 = 64 << 20;
 
-/// Bytes at the end of an object that the first request asks for (64 KiB). A new connection sends about 14 KiB in its
-/// first round trip, and twice as much in each further one: asking for more takes longer than another request.
-const TAIL: u64 = 64 << 10;
+/// Bytes at the end of an object that the first request asks for (12 KiB). They and the head of the answer fit into the
+/// ten segments that a new connection sends in its first round trip. The request for what is missing leaves together with
+/// the acknowledgements of these segments, so the connection gets up to speed as with one longer answer.
+const TAIL: u64 = 12 << 10;
 
 /// Attempts at the first request.
 const OPENING: u32 = 4;
@@ -25,9 +26,9 @@ const OPENING: u32 = 4;
 /// What is known of an object when it is open.
 pub(crate) struct Found {
     pub(crate) identity: Identity,
-    pub(crate) pieces: Vec<Arc<Piece>>,
+    pub(crate) transfers: Vec<Arc<Transfer>>,
     pub(crate) requests: u64,
-    /// Whether the cache has other pieces, or none.
+    /// Whether the cache has other transfers, or none.
     pub(crate) changed: bool,
 }
 
@@ -35,16 +36,16 @@ impl Found {
     /// What the cache knows. `only` if the server is not asked for it again.
     pub(crate) fn remembered(remembered: Remembered, only: bool) -> Self {
         let size = remembered.identity.size;
-        let piece = |(start, bytes): (u64, Vec<u8>)| {
+        let transfer = |(start, bytes): (u64, Vec<u8>)| {
             // The server may not send parts.
             let whole = start == 0 && bytes.len() as u64 == size;
             match only || whole {
-                true => Piece::only(start, bytes),
-                false => Piece::complete(start, bytes),
+                true => Transfer::only(start, bytes),
+                false => Transfer::complete(start, bytes),
             }
         };
         Self {
-            pieces: remembered.pieces.into_iter().map(piece).collect(),
+            transfers: remembered.parts.into_iter().map(transfer).collect(),
             identity: remembered.identity,
             requests: 0,
             changed: false,
@@ -173,13 +174,13 @@ async fn receive(
     opened
         .receive(length, limits, |more| bytes.extend_from_slice(more))
         .await?;
-    let piece = match whole {
-        true => Piece::only(start, bytes),
-        false => Piece::complete(start, bytes),
+    let transfer = match whole {
+        true => Transfer::only(start, bytes),
+        false => Transfer::complete(start, bytes),
     };
     Ok(Found {
         identity,
-        pieces: vec![piece],
+        transfers: vec![transfer],
         requests,
         changed: true,
     })

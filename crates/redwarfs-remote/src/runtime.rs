@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
+use crate::client::Clients;
+
 /// Threads that move bytes; decoding happens elsewhere.
 const THREADS: usize = 2;
 /// Largest number of threads that ask for the addresses of hosts. One waits as long as the system does for a name server that
@@ -18,6 +20,7 @@ const RESOLVERS: usize = 64;
 pub(crate) struct Threads {
     runtime: Arc<Runtime>,
     process: u32,
+    clients: Arc<Clients>,
 }
 
 impl Threads {
@@ -41,6 +44,7 @@ impl Threads {
         let threads = Self {
             runtime: Arc::new(runtime),
             process,
+            clients: Arc::new(Clients::new()),
         };
         // Those of the parent, if there are any, do not exist here: nothing can be ended.
         std::mem::forget(started.replace(threads.clone()));
@@ -58,6 +62,11 @@ impl Threads {
         Err(io::Error::other(
             "the connection belongs to the parent of this process: open the image again",
         ))
+    }
+
+    /// Those of all objects.
+    pub(crate) fn clients(&self) -> &Clients {
+        &self.clients
     }
 
     pub(crate) fn handle(&self) -> &Handle {

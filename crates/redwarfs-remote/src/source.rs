@@ -12,14 +12,15 @@ use redwarfs_io::{DiskCache, Line, Source};
 use tokio::sync::Semaphore;
 
 use crate::Limits;
+use crate::client::Use;
 use crate::failure::Failure;
 use crate::fetch::{self, Identity};
 use crate::known::{self, Known};
-use crate::location::{Object, Use};
+use crate::location::Object;
 use crate::opening::{self, Found};
-use crate::piece::Piece;
-use crate::pieces::{Joining, KEPT, Missing, Pieces};
 use crate::runtime::Threads;
+use crate::transfer::Transfer;
+use crate::transfers::{Joining, KEPT, Missing, Transfers};
 
 /// Requests of one source that run at the same time.
 const REQUESTS: usize = 8;
@@ -35,9 +36,9 @@ const AHEAD: usize = 6;
 /// Bytes stay in memory until all bytes of their request were read once, or until there are more than 64 MiB of them. An object of a server
 /// that does not send ranges stays as a whole.
 #[derive(Clone)]
-pub struct RemoteSource(Arc<Inner>);
+pub struct RemoteSource(Arc<OpenObject>);
 
-struct Inner {
+struct OpenObject {
     object: Object,
     identity: Identity,
     /// What identifies the object, without secrets.
@@ -51,14 +52,14 @@ struct Inner {
     permits: Semaphore,
     /// What runs ahead has one of these, too, until somebody waits for it.
     ahead: Semaphore,
-    pieces: Mutex<Pieces>,
+    transfers: Mutex<Transfers>,
     requests: AtomicU64,
     abandoned: AtomicBool,
 }
 
 #[derive(Default)]
 struct Recording {
-    pieces: Vec<Arc<Piece>>,
+    transfers: Vec<Arc<Transfer>>,
     /// Whether some of them are not in the cache.
     changed: bool,
 }
@@ -99,7 +100,7 @@ impl RemoteSource {
         };
         let Found {
             identity,
-            pieces: there,
+            transfers: there,
             requests,
             changed,
         } = found;
@@ -109,15 +110,15 @@ impl RemoteSource {
                 object.shown
             );
         }
-        let mut pieces = Pieces::default();
-        there.iter().for_each(|piece| pieces.insert(piece));
+        let mut transfers = Transfers::default();
+        there.iter().for_each(|transfer| transfers.insert(transfer));
         // Later, nothing would say whether it is still the same.
         let known = known.filter(|_| identity.is_certain());
         let recording = known.as_ref().map(|_| Recording {
-            pieces: there,
+            transfers: there,
             changed,
         });
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(OpenObject {
             name,
             known,
             recording: Mutex::new(recording),
@@ -127,7 +128,7 @@ impl RemoteSource {
             threads,
             permits: Semaphore::new(REQUESTS),
             ahead: Semaphore::new(AHEAD),
-            pieces: Mutex::new(pieces),
+            transfers: Mutex::new(transfers),
             requests: AtomicU64::new(requests),
             abandoned: AtomicBool::new(false),
         })))
@@ -151,9 +152,11 @@ fn abandoned() -> Failure {
     Failure::last(io::ErrorKind::NotConnected, "the image is no longer in use")
 }
 
-impl Inner {
-    fn pieces(&self) -> MutexGuard<'_, Pieces> {
-        self.pieces.lock().unwrap_or_else(PoisonError::into_inner)
+impl OpenObject {
+    fn transfers(&self) -> MutexGuard<'_, Transfers> {
+        self.transfers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn recording(&self) -> MutexGuard<'_, Option<Recording>> {
@@ -162,13 +165,13 @@ impl Inner {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a piece for the cache, until an image is open.
-    fn record(&self, piece: &Arc<Piece>) {
+    /// Keeps a transfer for the cache, until an image is open.
+    fn record(&self, transfer: &Arc<Transfer>) {
         let mut recording = self.recording();
         if let Some(noted) = recording.as_mut() {
-            noted.pieces.push(Arc::clone(piece));
+            noted.transfers.push(Arc::clone(transfer));
             noted.changed = true;
-            if !known::fits(&noted.pieces) {
+            if !known::fits(&noted.transfers) {
                 *recording = None;
             }
         }
@@ -184,27 +187,32 @@ impl Inner {
 
     /// Begins to fetch a range. If it runs `ahead` of reads, then as soon as few others of the kind are being fetched, or
     /// somebody waits for it.
-    fn begin(self: &Arc<Self>, missing: Missing, ahead: bool, pieces: &mut Pieces) -> Arc<Piece> {
-        let piece = Piece::joined(missing.range, &missing.gaps);
+    fn begin(
+        self: &Arc<Self>,
+        missing: Missing,
+        ahead: bool,
+        transfers: &mut Transfers,
+    ) -> Arc<Transfer> {
+        let transfer = Transfer::joined(missing.range, &missing.gaps);
         if self.is_abandoned() {
-            piece.fail(abandoned());
-            return piece;
+            transfer.fail(abandoned());
+            return transfer;
         }
         if self.is_offline() {
-            piece.fail(Known::missing());
-            return piece;
+            transfer.fail(Known::missing());
+            return transfer;
         }
-        pieces.insert(&piece);
-        self.record(&piece);
+        transfers.insert(&transfer);
+        self.record(&transfer);
         self.requests.fetch_add(1, Ordering::Relaxed);
         let filling = Filling {
             inner: Arc::clone(self),
-            piece: Arc::clone(&piece),
+            transfer: Arc::clone(&transfer),
         };
         self.threads
             .handle()
             .spawn(async move { filling.run(ahead).await });
-        piece
+        transfer
     }
 
     /// Begins to fetch what is missing of ranges, as far as there is room for it. What may be needed takes half of that, and
@@ -217,51 +225,51 @@ impl Inner {
             true => (KEPT / 2, Joining::LATER),
             false => (KEPT, Joining::SOON),
         };
-        let mut pieces = self.pieces();
-        for missing in pieces.missing(ranges, self.identity.size, joining) {
+        let mut transfers = self.transfers();
+        for missing in transfers.missing(ranges, self.identity.size, joining) {
             let length = missing.range.end - missing.range.start;
             if !later {
-                pieces.make_room(length);
-            } else if pieces.bytes().saturating_add(length) > room {
-                pieces.drop_stale();
+                transfers.make_room(length);
+            } else if transfers.bytes().saturating_add(length) > room {
+                transfers.drop_stale();
             }
-            if pieces.bytes().saturating_add(length) <= room {
-                self.begin(missing, true, &mut pieces);
+            if transfers.bytes().saturating_add(length) <= room {
+                self.begin(missing, true, &mut transfers);
             }
         }
     }
 
-    /// The piece with a byte, which is fetched if it is missing. A read of `len` bytes begins there.
-    fn piece(self: &Arc<Self>, offset: u64, len: u64) -> Arc<Piece> {
-        let mut pieces = self.pieces();
-        if let Some(piece) = pieces.at(offset) {
-            if !piece.has_failed() {
-                piece.awaited();
-                return piece;
+    /// The transfer with a byte, which is fetched if it is missing. A read of `len` bytes begins there.
+    fn transfer(self: &Arc<Self>, offset: u64, len: u64) -> Arc<Transfer> {
+        let mut transfers = self.transfers();
+        if let Some(transfer) = transfers.at(offset) {
+            if !transfer.has_failed() {
+                transfer.awaited();
+                return transfer;
             }
             // It failed before anybody waited for it.
-            pieces.remove(&piece);
+            transfers.remove(&transfer);
         }
-        let range = pieces.range_of_read(offset, len, self.identity.size);
-        pieces.make_room(range.end - range.start);
-        self.begin(Missing::whole(range), false, &mut pieces)
+        let range = transfers.range_of_read(offset, len, self.identity.size);
+        transfers.make_room(range.end - range.start);
+        self.begin(Missing::whole(range), false, &mut transfers)
     }
 }
 
-/// A piece that is being fetched. However that ends, nobody waits for it then, and one that failed is forgotten: the
+/// A transfer that is being fetched. However that ends, nobody waits for it then, and one that failed is forgotten: the
 /// next read tries again.
 struct Filling {
-    inner: Arc<Inner>,
-    piece: Arc<Piece>,
+    inner: Arc<OpenObject>,
+    transfer: Arc<Transfer>,
 }
 
 impl Filling {
     async fn run(&self, ahead: bool) {
-        let Self { inner, piece } = self;
+        let Self { inner, transfer } = self;
         let mut turn = None;
         if ahead {
             let free = pin!(inner.ahead.acquire());
-            let hurried = pin!(piece.hurried());
+            let hurried = pin!(transfer.hurried());
             if let Either::Left((free, _)) = select(free, hurried).await {
                 turn = free.ok();
             }
@@ -269,17 +277,17 @@ impl Filling {
         // Never closed.
         let _permit = inner.permits.acquire().await;
         // Nobody needs it any more.
-        if piece.is_settled() || inner.is_abandoned() {
+        if transfer.is_settled() || inner.is_abandoned() {
             return;
         }
         let mut fill = pin!(fetch::fill(
             &inner.object,
             &inner.identity,
-            piece,
+            transfer,
             &inner.limits
         ));
         if let Some(turn) = turn {
-            let hurried = pin!(piece.hurried());
+            let hurried = pin!(transfer.hurried());
             match select(fill.as_mut(), hurried).await {
                 Either::Left(_) => return,
                 Either::Right(_) => drop(turn),
@@ -291,12 +299,13 @@ impl Filling {
 
 impl Drop for Filling {
     fn drop(&mut self) {
-        if !self.piece.is_settled() {
+        if !self.transfer.is_settled() {
             let what = "the request has ended early";
-            self.piece.fail(Failure::last(io::ErrorKind::Other, what));
+            self.transfer
+                .fail(Failure::last(io::ErrorKind::Other, what));
         }
-        if !self.piece.is_complete() {
-            self.inner.pieces().remove(&self.piece);
+        if !self.transfer.is_complete() {
+            self.inner.transfers().remove(&self.transfer);
         }
     }
 }
@@ -322,16 +331,16 @@ impl Source for RemoteSource {
         }
         let (mut offset, mut buf) = (offset, buf);
         while !buf.is_empty() {
-            let piece = inner.piece(offset, buf.len() as u64);
-            let room = usize::try_from(piece.range.end - offset).unwrap_or(usize::MAX);
+            let transfer = inner.transfer(offset, buf.len() as u64);
+            let room = usize::try_from(transfer.range.end - offset).unwrap_or(usize::MAX);
             let (now, later) = buf.split_at_mut(room.min(buf.len()));
-            match piece.copy(offset, now, &inner.limits) {
-                Ok(true) => inner.pieces().remove(&piece),
+            match transfer.copy(offset, now, &inner.limits) {
+                Ok(true) => inner.transfers().remove(&transfer),
                 Ok(false) => {}
                 Err(failure) => {
                     // The next read tries again.
-                    inner.pieces().remove(&piece);
-                    return Err(failure.error(&inner.object.shown, &piece.range));
+                    inner.transfers().remove(&transfer);
+                    return Err(failure.error(&inner.object.shown, &transfer.range));
                 }
             }
             offset += now.len() as u64;
@@ -341,15 +350,15 @@ impl Source for RemoteSource {
     }
 
     fn try_read_exact_at(&self, offset: u64, buf: &mut [u8]) -> bool {
-        let piece = self.0.pieces().at(offset);
-        piece.is_some_and(|piece| {
+        let transfer = self.0.transfers().at(offset);
+        transfer.is_some_and(|transfer| {
             let end = offset.saturating_add(buf.len() as u64);
-            if end > piece.range.end {
+            if end > transfer.range.end {
                 return false;
             }
-            let copied = piece.try_copy(offset, buf);
+            let copied = transfer.try_copy(offset, buf);
             if copied == Some(true) {
-                self.0.pieces().remove(&piece);
+                self.0.transfers().remove(&transfer);
             }
             copied.is_some()
         })
@@ -380,17 +389,17 @@ impl Source for RemoteSource {
         if let (Some(known), Some(recording)) = (&self.0.known, recording)
             && recording.changed
         {
-            known.store(&self.0.identity, &recording.pieces);
+            known.store(&self.0.identity, &recording.transfers);
         }
     }
 
     fn abandon(&self) {
         self.0.abandoned.store(true, Ordering::SeqCst);
-        // A piece that is begun now has seen it.
-        let pieces = self.0.pieces();
-        for (piece, _) in pieces.found.values() {
-            if !piece.is_settled() {
-                piece.fail(abandoned());
+        // A transfer that is begun now has seen it.
+        let transfers = self.0.transfers();
+        for (transfer, _) in transfers.found.values() {
+            if !transfer.is_settled() {
+                transfer.fail(abandoned());
             }
         }
     }
@@ -404,7 +413,7 @@ impl Source for RemoteSource {
     }
 
     fn is_coming(&self, range: &Range<u64>) -> bool {
-        self.0.pieces().is_coming(range)
+        self.0.transfers().is_coming(range)
     }
 }
 

@@ -14,8 +14,9 @@ use object_store::{Error, GetOptions, MultipartUpload, ObjectStoreExt as _, PutM
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
+use crate::client::Use;
 use crate::failure::Failure;
-use crate::location::{Object, Use};
+use crate::location::Object;
 use crate::observer::Record;
 use crate::runtime::Threads;
 

@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base64ct::Encoding as _;
 use redwarfs_io::Source;
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_remote::{Limits, RemoteSource};
@@ -54,7 +55,7 @@ fn opening_is_one_request_for_the_end() {
     assert!(read(&source, SIZE - 1000, 1000).unwrap() == bytes[SIZE - 1000..]);
     let requests = server.take_requests();
     assert_eq!(requests.len(), 1);
-    assert_eq!(requests[0].header("range"), Some("bytes=-65536"));
+    assert_eq!(requests[0].header("range"), Some("bytes=-12288"));
     assert_eq!(requests[0].header("accept-encoding"), Some("identity"));
 
     assert!(read(&source, 5, 10).unwrap() == bytes[5..15]);
@@ -67,6 +68,31 @@ fn opening_is_one_request_for_the_end() {
         assert_eq!(e.kind(), io::ErrorKind::UnexpectedEof, "{at}");
     }
     read(&source, SIZE, 0).unwrap();
+}
+
+#[test]
+fn objects_of_a_server_share_connections() {
+    let (server, bytes) = server();
+    for number in 0..10_u32 {
+        let path = format!("/{number}");
+        server.put(&path, bytes[..100_000].to_vec());
+        // What one object needs to be read is nothing to another one.
+        let url = server
+            .url(&path)
+            .replace("//", &format!("//user{number}:word@"));
+        let source = RemoteSource::open(&url, limits()).unwrap();
+        assert!(read(&source, 0, 100_000).unwrap() == bytes[..100_000]);
+        let mut logins = Vec::new();
+        for request in server.take_requests() {
+            assert_eq!(request.header("accept-encoding"), Some("identity"));
+            logins.push(request.header("authorization").unwrap().to_owned());
+        }
+        logins.dedup();
+        let login = format!("user{number}:word");
+        let encoded = base64ct::Base64::encode_string(login.as_bytes());
+        assert_eq!(logins, [format!("Basic {encoded}")]);
+    }
+    assert!(server.connections() <= 5, "{}", server.connections());
 }
 
 #[test]

@@ -15,6 +15,16 @@ use driver::{Mount, can_mount, driver_of, dwarfs, stderr, table_line, temp, wait
 use redwarfs_testkit::web::{WebFault, WebRequest, WebServer};
 use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, build, must, run};
 
+/// Bytes that cannot be compressed.
+fn noise(n: usize, seed: u32) -> Vec<u8> {
+    let mut x = seed;
+    let mut next = || {
+        x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (x >> 24) as u8
+    };
+    (0..n).map(|_| next()).collect()
+}
+
 /// A tree with files of several blocks, and its image on a server.
 struct Site {
     dir: tempfile::TempDir,
@@ -27,14 +37,6 @@ impl Site {
         let dir = temp();
         let tree = dir.path().join("tree");
         fs::create_dir_all(tree.join("sub")).unwrap();
-        let noise = |n: usize, seed: u32| -> Vec<u8> {
-            let mut x = seed;
-            let mut next = || {
-                x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-                (x >> 24) as u8
-            };
-            (0..n).map(|_| next()).collect()
-        };
         fs::write(tree.join("large"), noise(3 << 20, 1)).unwrap();
         fs::write(tree.join("sub/text"), "some text\n".repeat(5000)).unwrap();
         for i in 0..200 {
@@ -391,6 +393,51 @@ fn an_image_with_trailers_opens_in_two_requests() {
             .map(|r| r.header("range"))
             .collect::<Vec<_>>()
     );
+}
+
+/// The index of so many blocks does not come with the first request, and so does what is in front of it.
+#[test]
+fn an_image_with_a_long_index_opens_in_two_requests() {
+    let site = Site::new(&["-S10", "--compression=null"]);
+    must(DWARFSCK, ["-i", &site.url, "--no-check", "--list", "-q"]);
+    let requests = site.server.take_requests();
+    let shown: Vec<_> = requests
+        .iter()
+        .map(|r| (r.header("range"), r.sent))
+        .collect();
+    assert_eq!(requests.len(), 2, "{shown:?}");
+    assert!(requests[1].sent > 4 * (12 << 10), "{shown:?}");
+}
+
+/// A new connection sends about 14 KiB in its first round trip.
+#[test]
+fn a_small_image_is_mounted_with_its_end_and_its_blocks_follow() {
+    if !can_mount("small remote image") {
+        return;
+    }
+    let dir = temp();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    let bytes = noise(40_000, 1);
+    fs::write(tree.join("noise"), &bytes).unwrap();
+    let image = dir.path().join("small.dwarfs");
+    build(&tree, &image, &["-l1", "--no-progress"]);
+    let size = fs::metadata(&image).unwrap().len();
+    assert!((30_000..64_000).contains(&size), "{size}");
+    let server = WebServer::start().unwrap();
+    server.put("/a", fs::read(&image).unwrap());
+    // What follows waits for nobody.
+    let mount = Mount::background(Path::new(&server.url("/a")), "");
+    let mut requests = Vec::new();
+    wait_until("the blocks are fetched", || {
+        requests.extend(server.take_requests());
+        requests.len() >= 2
+    });
+    assert_eq!(requests[0].header("range"), Some("bytes=-12288"));
+    assert_eq!(requests[1].first(), Some(0));
+    assert_eq!(fs::read(mount.point().join("noise")).unwrap(), bytes);
+    requests.extend(server.take_requests());
+    assert_eq!(requests.len(), 2, "{requests:?}");
 }
 
 #[test]

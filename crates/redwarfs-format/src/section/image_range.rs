@@ -10,7 +10,7 @@ use super::{
     SectionHasher, SectionHeader, SectionType, V1_HEADER_LEN, Version,
 };
 use crate::error::{Error, Result};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// Most sections of an image with 8-byte headers. Without this bound, a hole in a sparse file
 /// would be an endless row of empty blocks. Images of that time with a million blocks would be
@@ -19,6 +19,11 @@ const MAX_V1_SECTIONS: usize = 1 << 20;
 
 /// Bytes of a section that are read at a time; a multiple of the length of an index entry.
 pub(super) const PART: usize = 64 << 10;
+
+/// Lengths of an index at the end of a file that does not come with this end, so that some of what is in front of it is read
+/// together with it (12 KiB to 4 MiB): that many blocks have much metadata. It is this much for each byte of the index.
+const LONG_INDEX: RangeInclusive<u64> = 12 << 10..=4 << 20;
+const BEFORE_INDEX: u64 = 4;
 
 /// The part of a file that is an image with a readable version, and perhaps what follows the image.
 pub(super) struct ImageRange<'r> {
@@ -85,7 +90,8 @@ impl<'r> ImageRange<'r> {
     }
 
     /// The image whose end points to an index with a header of a known version. `None` if it does not. If trailers
-    /// end it, `will_need` gets the range that they name before the index is read.
+    /// end it, `will_need` gets the range that they name before the index is read; otherwise a range with the index, if that is
+    /// long.
     pub(super) fn by_its_end(
         read: &'r ReadAt<'r>,
         will_need: &dyn Fn(Range<u64>),
@@ -119,6 +125,9 @@ impl<'r> ImageRange<'r> {
                 .saturating_add(SectionHeader::LEN as u64)
                 .min(size);
             will_need(offset + opening.start..offset + end);
+        } else if LONG_INDEX.contains(&(size - own)) {
+            let before = own.saturating_sub(BEFORE_INDEX * (size - own));
+            will_need(offset + before..offset + size);
         }
         let mut header = [0; SectionHeader::LEN];
         read(offset + own, &mut header)?;

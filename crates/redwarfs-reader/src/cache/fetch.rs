@@ -9,6 +9,7 @@ use redwarfs_io::Line;
 
 use super::BlockCache;
 use super::shared::SharedCache;
+use super::slot::Slot;
 use crate::ahead::{AheadCounts, Fetch, Stored};
 
 impl Stored for SharedCache {
@@ -28,7 +29,6 @@ impl Stored for SharedCache {
 impl SharedCache {
     fn count_ahead(&self, counts: AheadCounts) {
         let counters = &self.group.counters;
-        // This runs for each request.
         if counts == AheadCounts::default() {
             return;
         }
@@ -60,12 +60,14 @@ impl SharedCache {
 impl BlockCache {
     /// Lets the server send a requested block, and others with it, if the rules say so. `missing` if the block was not in
     /// memory.
-    pub(super) fn fetch_neighbours(&self, block: BlockNo, missing: bool) {
-        let shared = &*self.shared;
+    pub(super) fn fetch_neighbours(&self, slot: &Slot, missing: bool) {
+        let (shared, block) = (&*self.shared, slot.block);
         let Some(rule) = &shared.neighbours else {
             return;
         };
-        if self.is_planned() {
+        // Later requests for a block that stays in memory say nothing about what was fetched.
+        let first = slot.is_requested_first();
+        if !(first || missing) || self.is_planned() {
             return;
         }
         let missing = missing && !shared.payloads.is_on_disk(block);

@@ -182,7 +182,7 @@ impl BlockCache {
             (slot, missing)
         };
         needs.into_iter().for_each(|need| self.decode_next(need));
-        self.fetch_neighbours(block, missing);
+        self.fetch_neighbours(&slot, missing);
         if !slot.has(end) {
             let size = slot.raw_size().unwrap_or(shared.payloads.block_size());
             slot.asked_for(start, end, RestRule::far(size));
@@ -210,7 +210,7 @@ impl BlockCache {
         count(&self.shared.group.counters.requests);
         self.shared.group.counters.active.sample();
         self.shared.count_hit(&slot, end);
-        self.fetch_neighbours(block, false);
+        self.fetch_neighbours(&slot, false);
         Some(BlockData(slot))
     }
 

@@ -130,6 +130,8 @@ pub(super) struct Slot {
     asked: AtomicU64,
     /// Requests that began far beyond that end and the decoded bytes.
     jumps: AtomicU32,
+    /// Whether a request came for the block since it is here.
+    requested: AtomicBool,
     /// Bytes that callers have taken from the block. When this reaches the size of the block, the count
     /// begins again.
     served: AtomicU64,
@@ -154,6 +156,7 @@ impl Slot {
             busy: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             jumps: AtomicU32::new(0),
+            requested: AtomicBool::new(false),
             served: AtomicU64::new(0),
             finishing: Arc::default(),
             waiting: AtomicU64::new(0),
@@ -238,6 +241,12 @@ impl Slot {
     pub(super) fn begin_to_finish(&self) -> Option<Finishing> {
         let queued = self.finishing.swap(true, Ordering::Relaxed);
         (!queued).then(|| Finishing(Arc::clone(&self.finishing)))
+    }
+
+    /// Notes a request. Returns whether it is the first one.
+    pub(super) fn is_requested_first(&self) -> bool {
+        // Later ones write nothing that other threads read.
+        !self.requested.load(Ordering::Relaxed) && !self.requested.swap(true, Ordering::Relaxed)
     }
 
     pub(super) fn jumps(&self) -> u32 {

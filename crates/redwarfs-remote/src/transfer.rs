@@ -11,7 +11,7 @@ use crate::Limits;
 use crate::failure::Failure;
 use crate::fetch::{Attempts, FOREVER};
 
-/// Most ranges of a piece that are remembered as read: what is read in smaller parts counts as unread.
+/// Most ranges of a transfer that are remembered as read: what is read in smaller parts counts as unread.
 const MOST_RANGES: usize = 1 << 10;
 
 /// A reader waits for so long after the fetching side should have ended: that one knows the cause.
@@ -19,21 +19,21 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// A range that is being fetched, or was. Its bytes arrive in order, and can be read as soon as they are there.
 #[derive(Debug)]
-pub(crate) struct Piece {
+pub(crate) struct Transfer {
     pub(crate) range: Range<u64>,
     /// Whether the server sends no part of these bytes.
     only: bool,
-    state: Mutex<State>,
+    state: Mutex<Received>,
     changed: Condvar,
     /// Somebody waits for it.
     urgent: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Received {
     bytes: Vec<u8>,
     failed: Option<Arc<Failure>>,
-    /// What was copied out, and what nobody has asked for, from the start of the piece on.
+    /// What was copied out, and what nobody has asked for, from the start of the transfer on.
     read: Covered,
     /// When the first attempt began, when the last read that waits for it came, and when bytes came.
     began: Option<Instant>,
@@ -74,8 +74,8 @@ impl Covered {
     }
 }
 
-impl State {
-    /// When to give up, for somebody who waits since a moment. Each byte that comes gives more time, but a piece never gets more
+impl Received {
+    /// When to give up, for somebody who waits since a moment. Each byte that comes gives more time, but a transfer never gets more
     /// than a slow line takes for it.
     fn deadline(&self, since: Instant, limits: &Limits, len: u64) -> Instant {
         let moved = self.moved.map_or(since, |moved| moved.max(since));
@@ -84,7 +84,7 @@ impl State {
     }
 }
 
-impl Piece {
+impl Transfer {
     #[cfg(test)]
     pub(crate) fn new(range: Range<u64>) -> Arc<Self> {
         Self::joined(range, &[])
@@ -92,7 +92,7 @@ impl Piece {
 
     /// One that is to be fetched. Nobody has asked for the gaps in it.
     pub(crate) fn joined(range: Range<u64>, gaps: &[Range<u64>]) -> Arc<Self> {
-        let mut state = State::default();
+        let mut state = Received::default();
         for gap in gaps {
             let from = |at: u64| at.saturating_sub(range.start);
             state.read.add(from(gap.start)..from(gap.end));
@@ -120,9 +120,9 @@ impl Piece {
         Arc::new(Self {
             range: start..start.saturating_add(bytes.len() as u64),
             only,
-            state: Mutex::new(State {
+            state: Mutex::new(Received {
                 bytes,
-                ..State::default()
+                ..Received::default()
             }),
             changed: Condvar::new(),
             urgent: Notify::new(),
@@ -133,7 +133,7 @@ impl Piece {
         self.range.end - self.range.start
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Received> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -223,7 +223,7 @@ impl Piece {
     }
 
     /// Copies bytes from an absolute offset on, and waits for them as long as the limits say. They must be inside the range.
-    /// Returns whether all bytes of the piece that somebody asked for were copied at some time.
+    /// Returns whether all bytes of the transfer that somebody asked for were copied at some time.
     pub(crate) fn copy(
         &self,
         offset: u64,
@@ -241,7 +241,7 @@ impl Piece {
                 return Err(Arc::clone(failure));
             }
             let limit = match state.began {
-                // Other pieces may be before this one in the queue.
+                // Other transfers may be before this one in the queue.
                 None => {
                     since
                         + Attempts::time(limits, self.len())
@@ -261,13 +261,13 @@ impl Piece {
         }
     }
 
-    /// Copies bytes that are there already; none otherwise. Returns whether all bytes of the piece that somebody asked for were
+    /// Copies bytes that are there already; none otherwise. Returns whether all bytes of the transfer that somebody asked for were
     /// copied at some time.
     pub(crate) fn try_copy(&self, offset: u64, out: &mut [u8]) -> Option<bool> {
         Self::take(&mut self.lock(), self.len(), offset - self.range.start, out)
     }
 
-    fn take(state: &mut State, len: u64, from: u64, out: &mut [u8]) -> Option<bool> {
+    fn take(state: &mut Received, len: u64, from: u64, out: &mut [u8]) -> Option<bool> {
         let start = usize::try_from(from).unwrap_or(usize::MAX);
         let bytes = state.bytes.get(start..start.saturating_add(out.len()))?;
         out.copy_from_slice(bytes);
@@ -291,31 +291,31 @@ mod tests {
 
     #[test]
     fn bytes_can_be_read_as_they_arrive() {
-        let piece = Piece::new(10..16);
+        let transfer = Transfer::new(10..16);
         let limits = limits(60_000);
-        assert_eq!(piece.try_copy(10, &mut [0; 1]), None);
-        assert!(piece.add(b"abc"));
+        assert_eq!(transfer.try_copy(10, &mut [0; 1]), None);
+        assert!(transfer.add(b"abc"));
         let mut out = [0; 2];
-        assert!(!piece.copy(11, &mut out, &limits).unwrap());
+        assert!(!transfer.copy(11, &mut out, &limits).unwrap());
         assert_eq!(&out, b"bc");
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let mut out = [0; 4];
-                (piece.copy(12, &mut out, &limits).unwrap(), out)
+                (transfer.copy(12, &mut out, &limits).unwrap(), out)
             });
-            assert!(piece.add(b"def"));
+            assert!(transfer.add(b"def"));
             assert_eq!(reader.join().unwrap(), (false, *b"cdef"));
         });
-        assert!(piece.is_settled() && !piece.add(b"g"));
-        assert_eq!(piece.try_copy(10, &mut out), Some(true));
+        assert!(transfer.is_settled() && !transfer.add(b"g"));
+        assert_eq!(transfer.try_copy(10, &mut out), Some(true));
     }
 
     #[test]
-    fn a_piece_is_read_in_any_order() {
+    fn a_transfer_is_read_in_any_order() {
         let all = |order: &[u64]| {
-            let piece = Piece::joined(0..40, &[10..20]);
-            piece.add(&[7; 40]);
-            let ends = order.iter().map(|at| piece.try_copy(*at, &mut [0; 5]));
+            let transfer = Transfer::joined(0..40, &[10..20]);
+            transfer.add(&[7; 40]);
+            let ends = order.iter().map(|at| transfer.try_copy(*at, &mut [0; 5]));
             let mut ends: Vec<_> = ends.collect();
             let last = ends.pop();
             assert!(ends.iter().all(|end| *end == Some(false)), "{order:?}");
@@ -341,28 +341,28 @@ mod tests {
 
     #[test]
     fn waiting_ends_with_a_failure_or_in_time() {
-        let piece = Piece::new(0..4);
+        let transfer = Transfer::new(0..4);
         let soon = limits(5);
-        let failure = piece.copy(0, &mut [0; 1], &soon).unwrap_err();
+        let failure = transfer.copy(0, &mut [0; 1], &soon).unwrap_err();
         assert_eq!(failure.kind, std::io::ErrorKind::TimedOut);
-        piece.begins();
-        piece.has_trouble(&Failure::passing(std::io::ErrorKind::Other, "it rains"));
-        let failure = piece.copy(0, &mut [0; 1], &soon).unwrap_err();
+        transfer.begins();
+        transfer.has_trouble(&Failure::passing(std::io::ErrorKind::Other, "it rains"));
+        let failure = transfer.copy(0, &mut [0; 1], &soon).unwrap_err();
         assert_eq!(failure.what, "it rains");
-        piece.add(b"a");
-        piece.fail(Failure::changed());
-        piece.copy(0, &mut [0; 1], &soon).unwrap();
-        let failure = piece.copy(0, &mut [0; 2], &soon).unwrap_err();
+        transfer.add(b"a");
+        transfer.fail(Failure::changed());
+        transfer.copy(0, &mut [0; 1], &soon).unwrap();
+        let failure = transfer.copy(0, &mut [0; 2], &soon).unwrap_err();
         assert!(failure.what.contains("changed"));
     }
 
     #[test]
-    fn the_length_of_a_piece_does_not_make_an_outage_longer() {
+    fn the_length_of_a_transfer_does_not_make_an_outage_longer() {
         let limits = limits(60_000);
-        let long = Piece::new(0..8 << 20);
+        let long = Transfer::new(0..8 << 20);
         let begin = Instant::now();
         long.begins();
-        let left = |piece: &Piece| piece.deadline(&limits).duration_since(begin).as_secs();
+        let left = |transfer: &Transfer| transfer.deadline(&limits).duration_since(begin).as_secs();
         assert!((60..62).contains(&left(&long)), "{}", left(&long));
         // As long as bytes come, it has the time of a slow line.
         let at = |secs| begin + Duration::from_secs(secs);

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::piece::Piece;
+use crate::transfer::Transfer;
 
-/// Bytes of fetched pieces that are kept for later reads (64 MiB). Announced ranges beyond that are not fetched
+/// Bytes of fetched transfers that are kept for later reads (64 MiB). Announced ranges beyond that are not fetched
 /// before they are read.
 pub(crate) const KEPT: u64 = 64 << 20;
 
-/// Uses of other pieces after which the background may take the room of one that nobody reads, and of one that was read for
+/// Uses of other transfers after which the background may take the room of one that nobody reads, and of one that was read for
 /// the most part.
 const STALE: u64 = 1 << 10;
 const STALE_REST: u64 = 1 << 6;
@@ -21,9 +21,9 @@ const LEAST: u64 = 64 << 10;
 const MOST: u64 = 4 << 20;
 
 #[derive(Default)]
-pub(crate) struct Pieces {
+pub(crate) struct Transfers {
     /// By their first byte, with the time of the last use. They do not overlap.
-    pub(crate) found: BTreeMap<u64, (Arc<Piece>, u64)>,
+    pub(crate) found: BTreeMap<u64, (Arc<Transfer>, u64)>,
     /// Counts uses.
     clock: u64,
     /// The end of the last range that was fetched without an announcement, and its length.
@@ -79,16 +79,19 @@ impl Missing {
     }
 }
 
-impl Pieces {
-    /// The piece with a byte.
-    pub(crate) fn at(&mut self, offset: u64) -> Option<Arc<Piece>> {
+impl Transfers {
+    /// The transfer with a byte.
+    pub(crate) fn at(&mut self, offset: u64) -> Option<Arc<Transfer>> {
         self.clock += 1;
-        let (_, (piece, used)) = self.found.range_mut(..=offset).next_back()?;
+        let (_, (transfer, used)) = self.found.range_mut(..=offset).next_back()?;
         *used = self.clock;
-        piece.range.contains(&offset).then(|| Arc::clone(piece))
+        transfer
+            .range
+            .contains(&offset)
+            .then(|| Arc::clone(transfer))
     }
 
-    /// The first byte of a piece from an offset on.
+    /// The first byte of a transfer from an offset on.
     pub(crate) fn next(&self, offset: u64) -> u64 {
         self.found
             .range(offset..)
@@ -97,39 +100,43 @@ impl Pieces {
     }
 
     pub(crate) fn bytes(&self) -> u64 {
-        self.found.values().map(|(piece, _)| piece.len()).sum()
+        self.found
+            .values()
+            .map(|(transfer, _)| transfer.len())
+            .sum()
     }
 
-    pub(crate) fn insert(&mut self, piece: &Arc<Piece>) {
+    pub(crate) fn insert(&mut self, transfer: &Arc<Transfer>) {
         self.clock += 1;
         self.found
-            .insert(piece.range.start, (Arc::clone(piece), self.clock));
+            .insert(transfer.range.start, (Arc::clone(transfer), self.clock));
     }
 
-    /// Drops a piece, if it is this one, and can be fetched again.
-    pub(crate) fn remove(&mut self, piece: &Arc<Piece>) {
-        if piece.is_only() {
+    /// Drops a transfer, if it is this one, and can be fetched again.
+    pub(crate) fn remove(&mut self, transfer: &Arc<Transfer>) {
+        if transfer.is_only() {
             return;
         }
-        let start = piece.range.start;
+        let start = transfer.range.start;
         if self
             .found
             .get(&start)
-            .is_some_and(|(found, _)| Arc::ptr_eq(found, piece))
+            .is_some_and(|(found, _)| Arc::ptr_eq(found, transfer))
         {
             self.found.remove(&start);
         }
     }
 
-    /// Drops the pieces that were not used for the longest time, until `more` bytes fit. Those that were read for the most
+    /// Drops the transfers that were not used for the longest time, until `more` bytes fit. Those that were read for the most
     /// part go first: others are still to be read.
     pub(crate) fn make_room(&mut self, more: u64) {
         let mut bytes = self.bytes();
         while bytes.saturating_add(more) > KEPT {
-            let pieces = self.found.values();
-            let settled = pieces.filter(|(piece, _)| piece.is_settled() && !piece.is_only());
+            let transfers = self.found.values();
+            let settled =
+                transfers.filter(|(transfer, _)| transfer.is_settled() && !transfer.is_only());
             let Some((oldest, _)) = settled
-                .min_by_key(|(piece, used)| (!piece.is_mostly_read(), *used))
+                .min_by_key(|(transfer, used)| (!transfer.is_mostly_read(), *used))
                 .cloned()
             else {
                 return;
@@ -139,18 +146,18 @@ impl Pieces {
         }
     }
 
-    /// Drops pieces that were not used for a long time: those whose bytes nobody needed, and the rests of others.
+    /// Drops transfers that were not used for a long time: those whose bytes nobody needed, and the rests of others.
     pub(crate) fn drop_stale(&mut self) {
         let now = self.clock;
-        let is_stale = |piece: &Piece, used: u64| {
-            let patience = match piece.is_mostly_read() {
+        let is_stale = |transfer: &Transfer, used: u64| {
+            let patience = match transfer.is_mostly_read() {
                 true => STALE_REST,
                 false => STALE,
             };
-            now.saturating_sub(used) > patience && piece.is_settled() && !piece.is_only()
+            now.saturating_sub(used) > patience && transfer.is_settled() && !transfer.is_only()
         };
         self.found
-            .retain(|_, (piece, used)| !is_stale(piece, *used));
+            .retain(|_, (transfer, used)| !is_stale(transfer, *used));
     }
 
     /// Whether all bytes of a range are there or on their way.
@@ -159,8 +166,10 @@ impl Pieces {
         while at < range.end {
             let last = self.found.range(..=at).next_back();
             match last {
-                Some((_, (piece, _))) if piece.range.contains(&at) && !piece.has_failed() => {
-                    at = piece.range.end;
+                Some((_, (transfer, _)))
+                    if transfer.range.contains(&at) && !transfer.has_failed() =>
+                {
+                    at = transfer.range.end;
                 }
                 _ => return false,
             }
@@ -193,10 +202,10 @@ impl Pieces {
             let (mut at, end) = (range.start, range.end.min(size));
             while at < end {
                 let inside = self.found.range(..=at).next_back();
-                if let Some((_, (piece, _))) =
-                    inside.filter(|(_, (piece, _))| piece.range.contains(&at))
+                if let Some((_, (transfer, _))) =
+                    inside.filter(|(_, (transfer, _))| transfer.range.contains(&at))
                 {
-                    at = piece.range.end;
+                    at = transfer.range.end;
                     continue;
                 }
                 let stop = self.next(at).min(end);
@@ -237,21 +246,21 @@ impl Pieces {
 mod tests {
     use super::*;
 
-    fn pieces(ranges: &[Range<u64>]) -> Pieces {
-        let mut pieces = Pieces::default();
+    fn transfers(ranges: &[Range<u64>]) -> Transfers {
+        let mut transfers = Transfers::default();
         for range in ranges {
             let len = usize::try_from(range.end - range.start).unwrap();
-            pieces.insert(&Piece::complete(range.start, vec![0; len]));
+            transfers.insert(&Transfer::complete(range.start, vec![0; len]));
         }
-        pieces
+        transfers
     }
 
     #[test]
     fn neighbouring_ranges_are_one_request() {
         const M: u64 = 1 << 20;
-        let none = pieces(&[]);
-        let missing = |pieces: &Pieces, ranges: &[Range<u64>], size| {
-            let missing = pieces.missing(ranges, size, Joining::SOON).into_iter();
+        let none = transfers(&[]);
+        let missing = |transfers: &Transfers, ranges: &[Range<u64>], size| {
+            let missing = transfers.missing(ranges, size, Joining::SOON).into_iter();
             missing.map(|missing| missing.range).collect::<Vec<_>>()
         };
         assert_eq!(missing(&none, &[0..10, 20..30], 100), [0..30]);
@@ -274,7 +283,7 @@ mod tests {
         assert_eq!(missing(&none, &headers, M), headers);
         assert_eq!(missing(&none, &[0..M, M + M / 2..2 * M], 9 * M), [0..2 * M]);
         // What is there is not fetched again.
-        let some = pieces(&[10..20, 30..40]);
+        let some = transfers(&[10..20, 30..40]);
         assert_eq!(missing(&some, &[0..50], 100), [0..10, 20..30, 40..50]);
         assert_eq!(missing(&some, &[12..18, 30..40], 100), []);
         assert_eq!(missing(&some, &[15..25, 35..36], 100), [20..25]);
@@ -284,7 +293,7 @@ mod tests {
     fn gaps_of_joined_ranges_are_known() {
         const K: u64 = 1 << 10;
         let ranges = [0..400 * K, 800 * K..1200 * K, 1210 * K..1300 * K];
-        let found = pieces(&[]).missing(&ranges, 9000 * K, Joining::LATER);
+        let found = transfers(&[]).missing(&ranges, 9000 * K, Joining::LATER);
         let one = Missing {
             range: 0..1300 * K,
             gaps: vec![400 * K..800 * K, 1200 * K..1210 * K],
@@ -294,69 +303,69 @@ mod tests {
 
     #[test]
     fn what_was_read_makes_room_first() {
-        let mut pieces = pieces(&[0..KEPT / 4, KEPT / 4..KEPT / 2, KEPT / 2..KEPT]);
+        let mut transfers = transfers(&[0..KEPT / 4, KEPT / 4..KEPT / 2, KEPT / 2..KEPT]);
         // The last one that was used, but most of it was read.
         let half = usize::try_from(KEPT / 4).unwrap();
         assert_eq!(
-            pieces
+            transfers
                 .at(KEPT / 2)
                 .unwrap()
                 .try_copy(KEPT / 2, &mut vec![0; half]),
             Some(false)
         );
-        pieces.make_room(1);
-        let left = |pieces: &Pieces| pieces.found.keys().copied().collect::<Vec<_>>();
-        assert_eq!(left(&pieces), [0, KEPT / 4]);
+        transfers.make_room(1);
+        let left = |transfers: &Transfers| transfers.found.keys().copied().collect::<Vec<_>>();
+        assert_eq!(left(&transfers), [0, KEPT / 4]);
         // The background leaves what is being read, and takes its rest soon.
-        pieces
+        transfers
             .at(0)
             .unwrap()
             .try_copy(0, &mut vec![0; half - 1])
             .unwrap();
-        pieces.drop_stale();
-        assert_eq!(left(&pieces), [0, KEPT / 4]);
+        transfers.drop_stale();
+        assert_eq!(left(&transfers), [0, KEPT / 4]);
         for _ in 0..=STALE_REST {
-            pieces.at(KEPT / 4).unwrap();
+            transfers.at(KEPT / 4).unwrap();
         }
-        pieces.drop_stale();
-        assert_eq!(left(&pieces), [KEPT / 4]);
-        assert!(pieces.is_coming(&(KEPT / 4..KEPT / 2)));
-        assert!(!pieces.is_coming(&(KEPT / 4..KEPT / 2 + 1)) && !pieces.is_coming(&(0..1)));
+        transfers.drop_stale();
+        assert_eq!(left(&transfers), [KEPT / 4]);
+        assert!(transfers.is_coming(&(KEPT / 4..KEPT / 2)));
+        assert!(!transfers.is_coming(&(KEPT / 4..KEPT / 2 + 1)) && !transfers.is_coming(&(0..1)));
     }
 
     #[test]
     fn the_background_takes_the_room_of_what_nobody_needed() {
-        let mut pieces = pieces(&[0..10, 20..30]);
-        pieces.insert(&Piece::only(40, vec![0; 10]));
-        pieces.insert(&Piece::new(60..70));
+        let mut transfers = transfers(&[0..10, 20..30]);
+        transfers.insert(&Transfer::only(40, vec![0; 10]));
+        transfers.insert(&Transfer::new(60..70));
         for _ in 0..STALE {
-            pieces.at(20).unwrap();
+            transfers.at(20).unwrap();
         }
-        pieces.drop_stale();
-        let left = |pieces: &Pieces| pieces.found.keys().copied().collect::<Vec<_>>();
-        assert_eq!(left(&pieces), [20, 40, 60]);
+        transfers.drop_stale();
+        let left = |transfers: &Transfers| transfers.found.keys().copied().collect::<Vec<_>>();
+        assert_eq!(left(&transfers), [20, 40, 60]);
         for _ in 0..=STALE {
-            pieces.at(40).unwrap();
+            transfers.at(40).unwrap();
         }
-        pieces.drop_stale();
-        assert_eq!(left(&pieces), [40, 60]);
+        transfers.drop_stale();
+        assert_eq!(left(&transfers), [40, 60]);
     }
 
     #[test]
     fn the_oldest_pieces_make_room() {
-        let mut pieces = pieces(&[0..KEPT / 2, KEPT / 2..KEPT]);
-        pieces.at(0).unwrap();
-        pieces.make_room(1);
-        assert!(pieces.at(0).is_some() && pieces.at(KEPT / 2).is_none());
+        let mut transfers = transfers(&[0..KEPT / 2, KEPT / 2..KEPT]);
+        transfers.at(0).unwrap();
+        transfers.make_room(1);
+        assert!(transfers.at(0).is_some() && transfers.at(KEPT / 2).is_none());
         // What cannot be fetched again stays.
-        let only = Piece::only(2 * KEPT, vec![0; 8]);
-        pieces.insert(&only);
-        pieces.remove(&only);
-        pieces.make_room(u64::MAX);
-        assert!(pieces.at(2 * KEPT).is_some());
-        // A piece on its way stays.
-        pieces.insert(&Piece::new(KEPT..KEPT + KEPT));
-        pieces.make_room(1);
-        assert!(pieces.at(0).is_none() && pieces.at(KEPT).is_some());
+        let only = Transfer::only(2 * KEPT, vec![0; 8]);
+        transfers.insert(&only);
+        transfers.remove(&only);
+        transfers.make_room(u64::MAX);
+        assert!(transfers.at(2 * KEPT).is_some());
+        // A transfer on its way stays.
+        transfers.insert(&Transfer::new(KEPT..KEPT + KEPT));
+        transfers.make_room(1);
+        assert!(transfers.at(0).is_none() && transfers.at(KEPT).is_some());
     }
 }
