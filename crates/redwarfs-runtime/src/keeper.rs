@@ -221,8 +221,9 @@ impl Keeper<'_> {
         // The program starts meanwhile. What fails here costs only time.
         let _ = image.load_metadata(LOAD_AFTER);
         let hot = Preload::Category(HOTNESS.to_owned());
-        for which in [Some(hot), self.settings.preload.then_some(Preload::All)] {
-            let _ = which.map(|which| image.preload(which));
+        let all = self.settings.preload.then_some(Preload::All);
+        for which in [Preload::Hints(None), hot].into_iter().chain(all) {
+            let _ = image.preload(which);
         }
         drop(image);
         let unmounter = mounted.unmounter();

@@ -9,6 +9,8 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
+use redwarfs::format::hints::{Hint, Hints};
+use redwarfs_testkit::mutate::Rng;
 use rustix::process::Signal;
 use support::{
     App, Running, can_mount, can_unshare, has_helper, must, signal_to, stderr, stdout, wait_until,
@@ -144,6 +146,51 @@ fn processes_share_a_mount() {
         "text\n"
     );
     drop(third);
+    app.wait_until_clean();
+}
+
+/// Bytes that a process has read.
+fn bytes_read_by(process: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{process}/io")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
+    line.unwrap().parse().unwrap()
+}
+
+#[test]
+fn blocks_that_the_image_has_hints_for_are_loaded() {
+    const SIZE: usize = 4 << 20;
+    if !can_mount("blocks_that_the_image_has_hints_for_are_loaded") {
+        return;
+    }
+    let mut noise = Rng::new(1);
+    let noise: Vec<u8> = (0..SIZE).map(|_| noise.bits() as u8 % 64).collect();
+    let hint = Hint {
+        after: 0,
+        offset: 0,
+        length: SIZE as u64,
+        path: b"usr/lib/large".to_vec(),
+    };
+    let mut options = redwarfs::BuildOptions::level(1);
+    options.block_size_bits = 20;
+    options.hints = Some(Hints {
+        generation: None,
+        list: vec![hint],
+    });
+    let script = format!("#!/bin/sh\n{WAITS}\n");
+    let add = |tree: &std::path::Path| {
+        fs::create_dir_all(tree.join("usr/lib")).unwrap();
+        fs::write(tree.join("usr/lib/large"), &noise).unwrap();
+    };
+    let app = App::built(&[("AppRun", &script)], &add, options);
+    let mut running = Running::start(app.command());
+    assert_eq!(app.mounts(), [running.line()]);
+    let keeper = app.keeper();
+    // The program reads nothing of it. It has two bits less in each byte.
+    wait_until("the blocks are read", || {
+        bytes_read_by(keeper) >= SIZE as u64 / 2
+    });
+    running.signal(Signal::TERM);
+    running.child.wait().unwrap();
     app.wait_until_clean();
 }
 

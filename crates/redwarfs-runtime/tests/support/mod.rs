@@ -40,6 +40,15 @@ impl App {
 
     /// The same, after `change` has done something to the tree.
     pub(crate) fn changed(files: &[(&str, &str)], change: &dyn Fn(&Path)) -> Self {
+        Self::built(files, change, redwarfs::BuildOptions::level(1))
+    }
+
+    /// The same, with options for the image.
+    pub(crate) fn built(
+        files: &[(&str, &str)],
+        change: &dyn Fn(&Path),
+        options: redwarfs::BuildOptions,
+    ) -> Self {
         let dir = TempDir::with_prefix("redwarfs-runtime-").expect("a temporary directory");
         fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).expect("chmod");
         let tree = dir.path().join("tree");
@@ -51,8 +60,8 @@ impl App {
         }
         change(&tree);
         let mut image = Vec::new();
-        let built = redwarfs::Builder::new(&tree).level(1).write(&mut image);
-        built.expect("an image");
+        let builder = redwarfs::Builder::new(&tree).options(options);
+        builder.write(&mut image).expect("an image");
         let temporary = dir.path().join("tmp");
         fs::create_dir(&temporary).expect("mkdir");
         fs::set_permissions(&temporary, Permissions::from_mode(0o1777)).expect("chmod");
