@@ -134,9 +134,10 @@ fn a_listing_that_does_not_fit_the_memory_ends() {
         b"Signature: 8a477f597d28d172789f06886806bc55",
     ));
     let bytes = tar(&all);
-    for limit in [None, Some(512 << 10)] {
+    for limit in [None, Some(4 << 20)] {
         let made = || {
             let outcome = read(&[("", &bytes)], |options| options.memory_limit = limit);
+            assert_eq!(outcome.entries_in_file, limit.is_some());
             outcome.source.unwrap()
         };
         let source = made();

@@ -416,8 +416,8 @@ impl Payloads {
         let start = self.container.file_offset(section);
         if !self.source.is_remote() {
             // It is hashed in pieces while the rest arrives.
-            self.source
-                .will_need(&[start..start.saturating_add(section.length)]);
+            let whole = start..start.saturating_add(section.length);
+            self.source.will_need(std::slice::from_ref(&whole));
         }
         let read =
             |at, piece: &mut [u8]| self.source.read_exact_at(start.saturating_add(at), piece);

@@ -183,7 +183,8 @@ fn blocks_that_the_image_has_hints_for_are_loaded() {
     };
     let app = App::built(&[("AppRun", &script)], &add, options);
     let mut running = Running::start(app.command());
-    assert_eq!(app.mounts(), [running.line()]);
+    let point = running.line();
+    assert_eq!(app.mounts(), [point]);
     let keeper = app.keeper();
     // The program reads nothing of it. It has two bits less in each byte.
     wait_until("the blocks are read", || {

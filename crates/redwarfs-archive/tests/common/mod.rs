@@ -117,6 +117,7 @@ pub(crate) fn tar(entries: &[Vec<u8>]) -> Vec<u8> {
 pub(crate) struct Log {
     counters: Counters,
     lines: Mutex<Vec<String>>,
+    entries_in_file: AtomicBool,
 }
 
 impl Progress for Log {
@@ -125,6 +126,10 @@ impl Progress for Log {
     }
 
     fn log(&self, level: Level, message: &str) {
+        if message.starts_with("entries wait in a temporary file") {
+            self.entries_in_file
+                .store(true, std::sync::atomic::Ordering::Relaxed);
+        }
         if level <= Level::Info {
             let line = format!("{level:?}: {message}");
             self.lines.lock().unwrap().push(line);
@@ -137,6 +142,8 @@ pub(crate) struct Outcome {
     pub(crate) source: Result<ArchiveSource, Error>,
     pub(crate) messages: Vec<String>,
     pub(crate) errors: u64,
+    /// Whether the entries went to a temporary file.
+    pub(crate) entries_in_file: bool,
 }
 
 /// Reads archives: the name of the directory for each, or nothing, and its bytes.
@@ -171,6 +178,7 @@ pub(crate) fn read(
         .counters
         .errors
         .load(std::sync::atomic::Ordering::Relaxed);
+    let entries_in_file = log.entries_in_file.into_inner();
     let messages = log.lines.into_inner().unwrap();
     let messages = messages
         .into_iter()
@@ -179,6 +187,7 @@ pub(crate) fn read(
         source,
         messages: messages.collect(),
         errors,
+        entries_in_file,
     }
 }
 
@@ -192,6 +201,7 @@ pub(crate) fn read_file(path: &std::path::Path) -> Outcome {
     let options = ArchiveOptions::default();
     let source = redwarfs_archive::read(&[archive], &options, &log, &AtomicBool::new(false));
     let errors = (log.counters.errors).load(std::sync::atomic::Ordering::Relaxed);
+    let entries_in_file = log.entries_in_file.into_inner();
     let messages = log.lines.into_inner().unwrap();
     let name = format!("{}: ", path.display());
     let messages = messages.iter().map(|line| line.replace(&name, ""));
@@ -199,6 +209,7 @@ pub(crate) fn read_file(path: &std::path::Path) -> Outcome {
         source,
         messages: messages.collect(),
         errors,
+        entries_in_file,
     }
 }
 
