@@ -78,7 +78,7 @@ fn night(number: u32) -> MemoryTree {
         random(300 + number).text(1_200),
         1_660_000_000,
     );
-    if number % 2 == 0 {
+    if number.is_multiple_of(2) {
         put("docs/old/even", random(2).bytes(3_000), 1_610_000_000);
     }
     tree.insert("src/link", MemoryNode::symlink(format!("only-{number}")));

@@ -450,7 +450,7 @@ mod tests {
         // What makes no sense is ignored.
         source.will_need(&[5..5, (u64::MAX - 1)..u64::MAX]);
         assert_eq!(from_media(), before);
-        source.will_need(&[0..1 << 20]);
+        source.will_need(std::slice::from_ref(&(0..1 << 20)));
         assert_eq!(from_media() - before, 1 << 20);
         source.read_exact_at((1 << 20) - 4096, &mut buf).unwrap();
         assert_eq!(buf, [7; 4096]);
