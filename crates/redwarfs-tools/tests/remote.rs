@@ -43,7 +43,10 @@ impl Site {
             fs::write(tree.join(format!("sub/{i}")), noise(3000, i + 2)).unwrap();
         }
         let image = dir.path().join("tree.dwarfs");
-        let all = [&["-S18", "--no-progress"], options].concat();
+        let size = options.iter().find(|option| option.starts_with("-S"));
+        let mut all = options.to_vec();
+        all.extend(size.is_none().then_some("-S18"));
+        all.push("--no-progress");
         build(&tree, &image, &all);
         let server = WebServer::start().unwrap();
         server.put("/tree.dwarfs", fs::read(&image).unwrap());

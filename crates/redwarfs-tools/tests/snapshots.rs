@@ -453,7 +453,7 @@ fn what_cannot_be_continued_is_said_in_one_line() {
     fs::write(&place.image, "nothing").unwrap();
     assert!(fails(&[]).contains("cannot append"));
     fs::remove_file(&place.image).unwrap();
-    assert!(fails(&[]).contains("No such file"));
+    assert!(fails(&[]).contains("no such file"));
     let output = run(
         MKDWARFS,
         place.arguments(&["--snapshot-name=x", "-o", "/dev/null"]),
