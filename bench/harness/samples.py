@@ -150,8 +150,7 @@ class SmallBlocks(Image):
     def __init__(self, *arguments, **more):
         super().__init__(*arguments, **more)
         self.label += ", blocks of 128 KiB"
-        self.suffix = "-small" + self.suffix
-        self.path = self.work / ("samples" + self.suffix)
+        self.path = self.path.with_name("small-" + self.path.name)
 
 
 class ManyAtOnce(Image):
