@@ -1,9 +1,9 @@
 //! The certificates of the system.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 use rustls_platform_verifier::Verifier;
@@ -13,7 +13,9 @@ use rustls_platform_verifier::Verifier;
 #[derive(Debug)]
 pub(crate) struct SystemCertificates {
     provider: Arc<CryptoProvider>,
-    verifier: OnceLock<Result<Verifier, Error>>,
+    verifier: OnceLock<Verifier>,
+    /// Held while they are loaded, so that others wait and do not do it, too.
+    loading: Mutex<()>,
 }
 
 impl SystemCertificates {
@@ -21,19 +23,24 @@ impl SystemCertificates {
         Arc::new(Self {
             provider: Arc::new(rustls::crypto::ring::default_provider()),
             verifier: OnceLock::new(),
+            loading: Mutex::new(()),
         })
     }
 
-    /// Loads them, unless this was done.
+    /// Loads them, unless this was done. After an error, the next call tries again.
     ///
     /// # Errors
-    /// There are none.
+    /// The system has no certificates, or they cannot be read.
     pub(crate) fn load(&self) -> Result<&Verifier, Error> {
-        let load = || Verifier::new(Arc::clone(&self.provider));
-        self.verifier
-            .get_or_init(load)
-            .as_ref()
-            .map_err(Clone::clone)
+        if let Some(verifier) = self.verifier.get() {
+            return Ok(verifier);
+        }
+        let _one = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(verifier) = self.verifier.get() {
+            return Ok(verifier);
+        }
+        let verifier = Verifier::new(Arc::clone(&self.provider))?;
+        Ok(self.verifier.get_or_init(|| verifier))
     }
 
     /// Settings for connections to servers with such certificates.
@@ -71,8 +78,7 @@ impl ServerCertVerifier for SystemCertificates {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls12_signature(message, cert, dss, algorithms)
+        self.load()?.verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -81,10 +87,10 @@ impl ServerCertVerifier for SystemCertificates {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.provider.signature_verification_algorithms;
-        verify_tls13_signature(message, cert, dss, algorithms)
+        self.load()?.verify_tls13_signature(message, cert, dss)
     }
 
+    /// The client says them before a server shows a certificate.
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         let algorithms = &self.provider.signature_verification_algorithms;
         algorithms.supported_schemes()

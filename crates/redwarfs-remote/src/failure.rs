@@ -151,8 +151,8 @@ fn transport(error: &Error) -> Option<(HttpErrorKind, String)> {
     None
 }
 
-/// Whether the two sides do not agree on TLS, so that another attempt would not help: a certificate that is not trusted, a
-/// server that speaks something else, or a system without certificates.
+/// Whether the two sides do not agree on TLS, so that another attempt would not help. A certificate is not trusted, a
+/// server speaks something else, or the system has no certificates.
 fn refuses_tls(error: &Error) -> bool {
     let mut cause = error.source();
     while let Some(e) = cause {

@@ -25,7 +25,7 @@
 //! ```
 //!
 //! * `location.rs`: URLs, stores, and the credentials that the environment has for them.
-//! * `client.rs`: the connections, which objects of a server share; `certificates.rs`: those of the system.
+//! * `client.rs`: the connections, which objects of a server share; `certificates.rs`: the certificates of the system.
 //! * `listing.rs`: which objects there are.
 //! * `fetch.rs`: requests, and attempts until the time is over.
 //! * `opening.rs`: the first request; `known.rs`: what a cache on disk knows of an object, so that this request only asks

@@ -51,8 +51,6 @@ impl Object {
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] if it is no URL of an object, or the settings in the environment are wrong.
     pub(crate) fn of(url: &str, purpose: Use) -> io::Result<Self> {
-        // Fails if the program has chosen its own already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
         let shown = place::shown(url);
         let invalid =
             |what: String| io::Error::new(io::ErrorKind::InvalidInput, format!("{shown}: {what}"));

@@ -20,6 +20,10 @@ const WHOLE: u64 = 64 << 20;
 /// the acknowledgements of these segments, so the connection gets up to speed as with one longer answer.
 const TAIL: u64 = 12 << 10;
 
+/// Bytes at the end of an object whose length was asked for before (64 KiB): with the metadata of more images, there are no
+/// three requests.
+const TAIL_AFTER_HEAD: u64 = 64 << 10;
+
 /// Attempts at the first request.
 const OPENING: u32 = 4;
 
@@ -98,7 +102,7 @@ async fn tail(
             if remembered.is_some_and(|remembered| remembered.is_that_of(&meta)) {
                 return Ok(Answer::Same(1));
             }
-            let start = meta.size.saturating_sub(TAIL);
+            let start = meta.size.saturating_sub(TAIL_AFTER_HEAD);
             (
                 GetRange::Bounded(start..meta.size),
                 Some(Identity::of(&meta)),

@@ -54,6 +54,8 @@ struct OpenObject {
     ahead: Semaphore,
     transfers: Mutex<Transfers>,
     requests: AtomicU64,
+    /// Whether an image in it was opened.
+    opened: AtomicBool,
     abandoned: AtomicBool,
 }
 
@@ -130,6 +132,7 @@ impl RemoteSource {
             ahead: Semaphore::new(AHEAD),
             transfers: Mutex::new(transfers),
             requests: AtomicU64::new(requests),
+            opened: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
         })))
     }
@@ -213,6 +216,13 @@ impl OpenObject {
             .handle()
             .spawn(async move { filling.run(ahead).await });
         transfer
+    }
+
+    /// Drops a transfer whose bytes were all read. Opening an image reads the end of the object more than once.
+    fn was_read(&self, transfer: &Arc<Transfer>) {
+        if transfer.range.end < self.identity.size || self.opened.load(Ordering::Relaxed) {
+            self.transfers().remove(transfer);
+        }
     }
 
     /// Begins to fetch what is missing of ranges, as far as there is room for it. What may be needed takes half of that, and
@@ -335,7 +345,7 @@ impl Source for RemoteSource {
             let room = usize::try_from(transfer.range.end - offset).unwrap_or(usize::MAX);
             let (now, later) = buf.split_at_mut(room.min(buf.len()));
             match transfer.copy(offset, now, &inner.limits) {
-                Ok(true) => inner.transfers().remove(&transfer),
+                Ok(true) => inner.was_read(&transfer),
                 Ok(false) => {}
                 Err(failure) => {
                     // The next read tries again.
@@ -358,7 +368,7 @@ impl Source for RemoteSource {
             }
             let copied = transfer.try_copy(offset, buf);
             if copied == Some(true) {
-                self.0.transfers().remove(&transfer);
+                self.0.was_read(&transfer);
             }
             copied.is_some()
         })
@@ -385,6 +395,7 @@ impl Source for RemoteSource {
     }
 
     fn opened(&self) {
+        self.0.opened.store(true, Ordering::Relaxed);
         let recording = self.0.recording().take();
         if let (Some(known), Some(recording)) = (&self.0.known, recording)
             && recording.changed

@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_pieces_make_room() {
+    fn the_oldest_transfers_make_room() {
         let mut transfers = transfers(&[0..KEPT / 2, KEPT / 2..KEPT]);
         transfers.at(0).unwrap();
         transfers.make_room(1);

@@ -185,17 +185,21 @@ fn the_cache_of_a_mount_may_have_no_room() {
     let options = std::ffi::CString::new("size=1m,mode=700").unwrap();
     let flags = rustix::mount::MountFlags::empty();
     rustix::mount::mount(none, target, "tmpfs", flags, options.as_c_str()).unwrap();
-    let mounted = Mount::background(
-        Path::new(&site.server.url("/image")),
-        &format!("cache_dir={}", small.display()),
-    );
     for _ in 0..2 {
+        let mounted = Mount::background(
+            Path::new(&site.server.url("/image")),
+            &format!("cache_dir={}", small.display()),
+        );
         for name in ["first", "second"] {
             let read = fs::read(mounted.point().join(name)).unwrap();
             assert!(read == fs::read(site.tree().join(name)).unwrap(), "{name}");
         }
+        // There are blocks in it, and not all.
+        let used = |room: rustix::fs::StatVfs| (room.f_blocks - room.f_bfree) * room.f_bsize;
+        wait_until("the cache is used", || {
+            used(rustix::fs::statvfs(&small).unwrap()) > 256 << 10
+        });
     }
-    drop(mounted);
     // The driver may still write to it.
     let detach = rustix::mount::UnmountFlags::DETACH;
     rustix::mount::unmount(&small, detach).unwrap();

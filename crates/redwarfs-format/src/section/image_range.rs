@@ -20,10 +20,12 @@ const MAX_V1_SECTIONS: usize = 1 << 20;
 /// Bytes of a section that are read at a time; a multiple of the length of an index entry.
 pub(super) const PART: usize = 64 << 10;
 
-/// Lengths of an index at the end of a file that does not come with this end, so that some of what is in front of it is read
-/// together with it (12 KiB to 4 MiB): that many blocks have much metadata. It is this much for each byte of the index.
+/// Lengths of an index that reaches beyond the end of a file which a server sends first (12 KiB to 4 MiB). Some of what is in
+/// front of such an index is read with it: that many blocks have much metadata.
 const LONG_INDEX: RangeInclusive<u64> = 12 << 10..=4 << 20;
+/// Bytes of it for each byte of the index, and at most (256 KiB): the index can be used only when all of this has arrived.
 const BEFORE_INDEX: u64 = 4;
+const MOST_BEFORE_INDEX: u64 = 256 << 10;
 
 /// The part of a file that is an image with a readable version, and perhaps what follows the image.
 pub(super) struct ImageRange<'r> {
@@ -126,8 +128,8 @@ impl<'r> ImageRange<'r> {
                 .min(size);
             will_need(offset + opening.start..offset + end);
         } else if LONG_INDEX.contains(&(size - own)) {
-            let before = own.saturating_sub(BEFORE_INDEX * (size - own));
-            will_need(offset + before..offset + size);
+            let before = (BEFORE_INDEX * (size - own)).min(MOST_BEFORE_INDEX);
+            will_need(offset + own.saturating_sub(before)..offset + size);
         }
         let mut header = [0; SectionHeader::LEN];
         read(offset + own, &mut header)?;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use redwarfs_format::BlockNo;
-use redwarfs_format::section::SectionType;
+use redwarfs_format::section::{SectionHeader, SectionType};
 
 use super::Payloads;
 
@@ -12,6 +12,9 @@ const SMALL_GAP: u64 = 64 << 10;
 
 /// Bytes between ranges that are never fetched together (more than 1 MiB).
 const LARGE_GAP: u64 = 1 << 20;
+
+/// Bytes of the header of a section.
+const HEADER: u64 = SectionHeader::LEN as u64;
 
 /// Stored bytes of all blocks of an image that come with its metadata (64 KiB): asking for each of these blocks when it is read
 /// takes longer.
@@ -27,19 +30,20 @@ impl Payloads {
         if !self.remote {
             return;
         }
-        let blocks = self.container.section_of_type(SectionType::BLOCK);
-        let stored = blocks.fold(0_u64, |sum, block| sum.saturating_add(block.length));
-        if stored <= SMALL_IMAGE {
-            self.announce_later((0..self.container.block_count()).map(BlockNo));
+        let mut blocks = self.container.section_of_type(SectionType::BLOCK);
+        let stored = blocks.try_fold(0_u64, |sum, block| {
+            let sum = sum.checked_add(block.length)?.checked_add(HEADER)?;
+            (sum <= SMALL_IMAGE).then_some(sum)
+        });
+        if stored.is_some() {
+            let all = (0..self.container.block_count()).map(BlockNo);
+            self.announce_missing_later(all, |_| false);
         }
     }
 
     /// Lets a source on a server begin to fetch blocks that will be needed soon, with their headers.
     pub(crate) fn announce(&self, blocks: impl IntoIterator<Item = BlockNo>) {
-        let ranges: Vec<_> = self.placed(blocks).into_iter().map(|(_, at)| at).collect();
-        if !ranges.is_empty() {
-            self.source.will_need(&ranges);
-        }
+        self.announce_missing(blocks, |_| false);
     }
 
     /// The same for blocks of which a cache in memory has nothing. Those that it `knows` are not fetched with others because
@@ -68,10 +72,6 @@ impl Payloads {
     /// The same, if all that is between these blocks is there already.
     pub(crate) fn announce_around(&self, blocks: impl IntoIterator<Item = BlockNo>) {
         self.announce_missing_later(blocks, |_| true);
-    }
-
-    fn announce_later(&self, blocks: impl IntoIterator<Item = BlockNo>) {
-        self.announce_missing_later(blocks, |_| false);
     }
 
     fn rows(
