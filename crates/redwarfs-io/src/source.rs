@@ -432,7 +432,8 @@ mod tests {
     fn announced_bytes_come_from_the_medium_and_no_others() {
         use rustix::fs::{Advice, fadvise};
         // Not the directory for temporary files, which may be in memory.
-        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap();
+        let program = std::env::current_exe().unwrap();
+        let dir = tempfile::tempdir_in(program.parent().unwrap()).unwrap();
         let path = dir.path().join("image");
         std::fs::write(&path, vec![7; 32 << 20]).unwrap();
         let source = FileSource::open(&path).unwrap();

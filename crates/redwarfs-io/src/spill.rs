@@ -118,19 +118,23 @@ impl<T: Record> Records<T> {
         }
     }
 
-    /// Adds a record, if the table is in memory.
+    /// Adds a record. A table in a file cannot have more; this is then the [`failure`](SpillFile::failure) of the file.
     pub fn push(&mut self, record: T) {
-        if let Self::Memory(list) = self {
-            list.push(record);
+        match self {
+            Self::Memory(list) => list.push(record),
+            Self::File { file, .. } => file.is_written(),
         }
     }
 
-    /// Replaces a record, if there is one, and the table is in memory.
+    /// Replaces a record, if there is one; in a file as [`push`](Self::push).
     pub fn set(&mut self, at: u32, record: T) {
-        if let Self::Memory(list) = self
-            && let Some(place) = list.get_mut(at as usize)
-        {
-            *place = record;
+        match self {
+            Self::Memory(list) => {
+                if let Some(place) = list.get_mut(at as usize) {
+                    *place = record;
+                }
+            }
+            Self::File { file, .. } => file.is_written(),
         }
     }
 
@@ -206,7 +210,7 @@ pub struct SpillFile {
     source: FileSource,
     len: u64,
     pages: Vec<Mutex<Page>>,
-    /// The first error of reading it.
+    /// The first error of using it.
     failure: OnceLock<(io::ErrorKind, String)>,
 }
 
@@ -229,9 +233,11 @@ impl SpillFile {
             let first = (offset % PAGE as u64) as usize;
             let now = buf.len().min(PAGE - first);
             let (part, rest) = std::mem::take(&mut buf).split_at_mut(now);
+            // Tables with the same distance from each other shall not take the place of each other: Fibonacci hashing.
+            let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
             let mut page = self
                 .pages
-                .get(number as usize % pages)
+                .get(mixed as usize % pages)
                 .ok_or(io::ErrorKind::UnexpectedEof)?
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
@@ -251,7 +257,13 @@ impl SpillFile {
         Ok(())
     }
 
-    /// The first error of reading it, if there was one.
+    /// Notes that somebody wants to change a table.
+    fn is_written(&self) {
+        let what = "a table in a temporary file cannot be changed";
+        let _ = self.failure.set((io::ErrorKind::Unsupported, what.into()));
+    }
+
+    /// The first error of using it, if there was one.
     #[must_use]
     pub fn failure(&self) -> Option<io::Error> {
         let (kind, text) = self.failure.get()?;
@@ -470,9 +482,12 @@ mod tests {
             }
         });
         assert!(file.failure().is_none());
+        // A change that is lost is no success.
         let mut numbers = numbers;
-        numbers.push(1);
         numbers.set(0, 1);
+        let failure = file.failure().unwrap();
+        assert_eq!(failure.kind(), io::ErrorKind::Unsupported);
+        numbers.push(1);
         assert_eq!((numbers.len(), numbers.at(0)), (COUNT as usize, 0));
         assert!(
             Spill::new(directory.path(), &running)

@@ -242,13 +242,7 @@ fn resident() -> u64 {
 }
 
 /// Gives memory that was freed back to the system.
-pub fn trim() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: may be called at any time from any thread.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
+pub use redwarfs_io::trim_heap as trim;
 
 /// A file that is gone when it is closed.
 ///

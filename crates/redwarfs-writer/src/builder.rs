@@ -19,6 +19,7 @@ use crate::settings::StreamSettings;
 use crate::source::Source;
 use crate::stages::segment::SegmentJob;
 use crate::stages::{categorize, compress, digest, emit, hash, order, tree};
+use crate::tree::Tree;
 
 /// Builds images with one set of options.
 #[derive(Debug, Clone)]
@@ -138,20 +139,24 @@ impl Builder {
         progress.phase(Phase::Scanning);
         let tree = tree::list(context)?;
         not_failed(source)?;
-        source.all_listed();
-        trim_heap();
+        trim(&tree);
         report.listed();
 
         progress.phase(Phase::Hashing);
-        let mut contents = hash::group(context, &tree)?;
+        let contents = hash::group(context, &tree);
+        // Whatever went wrong, a table that cannot be read may be the reason.
+        tree.check()?;
+        let mut contents = contents?;
         let mut fragments = categorize::cut(context, &tree, &mut contents)?;
         if tree.extended.long_bytes() > 0 {
             let key = StreamKey::plain(Category::of_xattrs());
             fragments.streams.push(StreamSettings::new(options, key));
         }
-        let digests = digest::digest(context, &tree, &mut contents, &mut fragments)?;
+        let digests = digest::digest(context, &tree, &mut contents, &mut fragments);
+        tree.check()?;
+        let digests = digests?;
         // Lists that grew have left holes.
-        trim_heap();
+        trim(&tree);
         let load = Load {
             contents: contents.list.len() as u64,
             features: digests.sketches.features(),
@@ -189,26 +194,30 @@ impl Builder {
         // Their order is all that is needed from here on.
         let Fragments { items, streams } = fragments;
         drop(items);
-        trim_heap();
+        trim(&tree);
         let job = SegmentJob {
             context,
             tree: &tree,
             streams: &streams,
             segmenters: plan.segmenters,
         };
-        let (mut stored, anchors) =
-            compress::blocks(context, &streams, plan, &mut emitter, |queue| {
-                job.run(&mut contents, &sequences, &queue)
-            })?;
+        let stored = compress::blocks(context, &streams, plan, &mut emitter, |queue| {
+            job.run(&mut contents, &sequences, &queue)
+        });
+        tree.check()?;
+        let (mut stored, anchors) = stored?;
         drop(sequences);
         stored.anchors = anchors;
         let blocks = stored.blocks();
         report.compressed(blocks);
 
         not_failed(source)?;
-        tree.check()?;
         progress.phase(Phase::Metadata);
         source.no_more_reads();
+        let load = Load {
+            beside: load.beside.saturating_sub(tree.until_metadata()),
+            ..load
+        };
         let emitted = emit::finish(
             context,
             &mut emitter,
@@ -233,6 +242,16 @@ impl Builder {
             compress_cpu_ns: get(&counters.compress_cpu_ns),
             wall_ns: u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX),
         })
+    }
+}
+
+/// Files of a tree from which on a build gives unused memory back. For fewer, it is not worth looking through the heap of the
+/// process.
+const MANY_FILES: usize = 100_000;
+
+fn trim(tree: &Tree) {
+    if tree.files.len() >= MANY_FILES {
+        trim_heap();
     }
 }
 

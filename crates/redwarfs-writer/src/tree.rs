@@ -6,7 +6,7 @@
 //! | inode | 20, or 44 with all times |
 //! | regular file | 16, and 4 if the source numbers files |
 //! | directory | 12 |
-//! | distinct name | its length and 4, and 6 to 12 more while the tree is listed |
+//! | distinct name | its length and 4, and 6 to 12 more while the tree is listed, or 17 while the table of names grows |
 //!
 //! The children of a directory have consecutive numbers, sorted by name, and directories follow each
 //! other depth first. The number of an entry is its index in the image's table of directory entries.
@@ -196,11 +196,16 @@ impl Tree {
             beside: self.beside
                 + self.marks.memory()
                 + self.extended.memory()
-                + (size_of::<u32>() * self.numbers.len()) as u64
-                + self.file.as_ref().map_or(0, |file| file.memory()),
+                + self.until_metadata(),
             listed: self.file_bytes,
             ..Load::default()
         }
+    }
+
+    /// Bytes of what is given up before metadata is compressed.
+    pub(crate) fn until_metadata(&self) -> u64 {
+        let cache = self.file.as_ref().map_or(0, |file| file.memory());
+        cache + (size_of::<u32>() * self.numbers.len()) as u64
     }
 
     /// Gives up everything that is known about inodes, for when it is metadata.

@@ -112,9 +112,16 @@ pub(crate) fn try_read_exact_at(_file: &File, _offset: u64, _buf: &mut [u8]) -> 
 pub(crate) fn will_need(file: &File, range: &Range<u64>) {
     use rustix::fs::{Advice, fadvise};
     use std::num::NonZero;
-    if let Some(length) = NonZero::new(range.end.saturating_sub(range.start)) {
+    // A call reads no more than the larger one of the read-ahead and the largest request of the device. This is the default of
+    // the former.
+    const STEP: u64 = 128 << 10;
+    let mut at = range.start;
+    while let Some(length) = NonZero::new(range.end.saturating_sub(at).min(STEP)) {
         // A file system without a page cache refuses, and reads without this.
-        let _ = fadvise(file, range.start, Some(length), Advice::WillNeed);
+        if fadvise(file, at, Some(length), Advice::WillNeed).is_err() {
+            return;
+        }
+        at += length.get();
     }
 }
 

@@ -118,13 +118,17 @@ impl Hasher<'_> {
         add(&counters.files_scanned, (count - jobs.len()) as u64);
         let kept = Kept::new(count, memory::small_files(self.context.options));
         let keeper = kept.keeper();
+        // A list that grows leaves a hole of its size in the heap each time. Where the system counts memory before it is used,
+        // there may be too little.
+        let (mut contents, mut digests) = (Vec::new(), Vec::new());
+        let _ = contents.try_reserve_exact(count);
+        let _ = digests.try_reserve_exact(count);
         let mut groups = Groups {
             hasher: self,
             keeper: &keeper,
             next: 0,
-            // A list that grows leaves a hole of its size in the heap each time. Pages that are not used take no memory.
-            contents: Vec::with_capacity(count),
-            digests: Vec::with_capacity(count),
+            contents,
+            digests,
             known: HashTable::new(),
             kept,
             suspects: BTreeMap::new(),

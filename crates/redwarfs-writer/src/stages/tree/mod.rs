@@ -126,6 +126,7 @@ impl Lister<'_> {
             pending.extend(below.into_iter().rev());
             self.look_ahead(&tree, &mut pending);
         }
+        context.source.all_listed();
         // A source may have handed over what it held.
         tree.beside = beside();
         tree.names.seal();
