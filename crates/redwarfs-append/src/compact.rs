@@ -135,7 +135,11 @@ impl Compaction {
             for section in &mut sections {
                 *section = older.section_with_header(section)?;
             }
-            if snapshot.archived {
+            let is_held = |kept: &Kept| {
+                let mut all = kept.snapshots.iter();
+                all.any(|one| one.archived && one.index == snapshot.index)
+            };
+            if snapshot.archived && !plan.kept.iter().any(is_held) {
                 plan.archives.push(older);
             }
             plan.kept.push(Kept {

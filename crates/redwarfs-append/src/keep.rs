@@ -62,7 +62,7 @@ impl KeepRules {
         for (at, snapshot) in all.iter().rev().enumerate() {
             let hour = local(snapshot.seconds).div_euclid(3_600);
             let mut keep = at == 0 || snapshot.pinned;
-            keep |= within > 0 && snapshot.seconds >= since;
+            keep |= !self.within.is_zero() && snapshot.seconds >= since;
             if last > 0 {
                 last -= 1;
                 keep = true;

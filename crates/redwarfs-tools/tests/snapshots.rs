@@ -316,6 +316,9 @@ fn snapshots_are_renamed_pinned_deleted_and_left_behind() {
         said,
         "would delete snapshot 2 's2'\nwould delete snapshot 4 's4'\n"
     );
+    // Rules count what is left when the named ones are gone.
+    let said = place.good(&["--delete-snapshot=s4", "--keep-last=3", "--dry-run"]);
+    assert_eq!(said, "would delete snapshot 4 's4'\n");
     let plan = place.good(&["--compact", "unused", "--dry-run"]);
     assert!(
         plan.starts_with("would free ") && plan.contains("5 snapshots"),

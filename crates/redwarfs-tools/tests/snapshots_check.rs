@@ -33,7 +33,7 @@ impl Nights {
                 fs::remove_file(nights.path(&format!("tree/own{}", number - 1))).unwrap();
             }
             let own = nights.path(&format!("tree/own{number}"));
-            fs::write(own, random.bytes(6_000)).unwrap();
+            fs::write(own, random.bytes(16_000)).unwrap();
             let (tree, image, name) = (
                 nights.text("tree"),
                 nights.text("image"),
@@ -99,6 +99,14 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// Why a check in JSON leaves bytes out.
+fn reasons(said: &str) -> Vec<String> {
+    let found: Value = serde_json::from_str(said).unwrap();
+    let all = found["uncovered"].as_array().unwrap().iter();
+    all.map(|one| one["reason"].as_str().unwrap().to_owned())
+        .collect()
+}
+
 #[test]
 fn each_snapshot_has_a_verdict() {
     let nights = Nights::new();
@@ -117,6 +125,12 @@ fn each_snapshot_has_a_verdict() {
     );
     let (quiet, _) = nights.all(0, &["-q"]);
     assert_eq!(quiet, "");
+    // A check of the newest one says that it leaves out the others.
+    assert_eq!(
+        reasons(&text(&nights.check(&["-j"]).stdout)),
+        ["digests", "older"]
+    );
+    assert_eq!(reasons(&nights.all(0, &["-j"]).0), ["digests"]);
 
     // The file that only the second snapshot has, its tree in the third one, and what they share.
     let own = *nights.sections("s2", "BLOCK").last().unwrap();
@@ -127,7 +141,7 @@ fn each_snapshot_has_a_verdict() {
     let (said, errors) = nights.all(1, &[]);
     for line in [
         "  1  s1: ok, 2 files",
-        "  2  s2: damaged: 1 error, 1 of 2 files affected",
+        "  2  s2: damaged: 1 error, 1 file affected",
         "  3  s3: cannot be opened: ",
         "  4  s4: ok, 2 files",
         "damaged: 3 errors, 2 of 4 snapshots affected",
@@ -221,6 +235,12 @@ fn what_no_snapshot_has_is_checked() {
         "{said}"
     );
     assert!(errors.contains(": no snapshot needs it"), "{errors}");
+    bytes[history as usize] ^= 1;
+    fs::write(nights.path("image"), &bytes).unwrap();
+    assert_eq!(reasons(&nights.all(0, &["-j"]).0), ["digests"]);
+    // What is in the holes means nothing.
+    must(DWARFSCK, ["--punch", &nights.text("image")]);
+    assert_eq!(reasons(&nights.all(0, &["-j"]).0), ["digests", "unused"]);
 }
 
 #[test]

@@ -206,6 +206,10 @@ struct Run<'a> {
     headers: HashMap<u64, SectionHeader>,
     /// What became of them.
     examined: HashMap<u64, Examined>,
+    /// Where sections are whose headers are damaged, in the view of a generation: start and end.
+    lost: BTreeMap<u64, u64>,
+    /// Where the metadata of the generations is. Each has its own.
+    metadata: HashSet<u64>,
     /// Findings with a place that are in a report.
     reported: HashSet<(FindingKind, u64)>,
     /// The index of the newest generation, if it is known already that it cannot be opened.
@@ -233,6 +237,8 @@ impl<'a> Run<'a> {
             open,
             headers: HashMap::new(),
             examined: HashMap::new(),
+            lost: BTreeMap::new(),
+            metadata: HashSet::new(),
             reported: HashSet::new(),
             lost_index: index.filter(|_| is_lost).map(|index| index.header_offset),
             verdicts: BTreeMap::new(),
@@ -240,10 +246,13 @@ impl<'a> Run<'a> {
         };
         for (listed, outcome) in newest.list.sections.iter().zip(&newest.outcomes) {
             let size = listed.block.and_then(|block| {
-                let sizes = newest.block_sizes.get(block.index());
-                sizes.copied().flatten()
+                match newest.block_sizes.get(block.index()) {
+                    Some(size) => *size,
+                    // They are not known without the metadata.
+                    None => listed.payload_size(plan.source.as_ref(), newest.list.offset),
+                }
             });
-            run.note(listed, outcome.clone(), size, true);
+            run.note(listed, outcome.clone(), size, !is_lost);
         }
         let places = newest.findings.iter().filter_map(place_of);
         run.reported.extend(places);
@@ -257,10 +266,13 @@ impl<'a> Run<'a> {
         size: Option<PayloadSize>,
         could_decode: bool,
     ) {
-        let Some(header) = listed.section.header.filter(|_| !listed.lost) else {
+        let section = &listed.section;
+        let at = section.header_offset;
+        let Some(header) = section.header.filter(|_| !listed.lost) else {
+            let end = section.payload_offset.saturating_add(section.length);
+            self.lost.insert(at, end);
             return;
         };
-        let at = listed.section.header_offset;
         self.headers.insert(at, header);
         let examined = Examined {
             outcome,
@@ -320,6 +332,14 @@ impl<'a> Run<'a> {
             Ok(listed) => listed,
             Err(error) => return self.lost(trees, error),
         };
+        let metadata = container
+            .sections
+            .iter()
+            .find(|section| section.ty == SectionType::METADATA_V2);
+        if metadata.is_some_and(|section| !self.metadata.insert(section.header_offset)) {
+            let what = "its metadata is that of another snapshot";
+            return self.lost(trees, Error::corrupt(what));
+        }
         let opened = Image::open_tree(Arc::clone(source), container, None, &self.open);
         self.examine(&list, opened.as_ref().ok());
         let outcomes: Vec<SectionOutcome> = list
@@ -405,6 +425,7 @@ impl<'a> Run<'a> {
         }
         let what = match trees.len() {
             1 => "it cannot be opened".to_owned(),
+            2 => "it cannot be opened, nor can another one".to_owned(),
             many => format!("it cannot be opened, nor can {} others", many - 1),
         };
         self.report(
@@ -448,6 +469,7 @@ impl<'a> Run<'a> {
             .headers
             .iter()
             .map(|(at, header)| (*at, at.saturating_add(HEADER).saturating_add(header.length)))
+            .chain(self.lost.iter().map(|(at, end)| (*at, *end)))
             .collect();
         known.sort_unstable();
         known.push((newest.size, newest.size));
@@ -530,6 +552,12 @@ impl<'a> Run<'a> {
             sum.saturating_add(HEADER).saturating_add(header.length)
         };
         let examined = self.headers.values().fold(0, of_headers);
+        // Their damage is in a report.
+        let lost = self.lost.iter();
+        let lost = lost.filter(|(at, _)| !self.headers.contains_key(at));
+        let examined = lost.fold(examined, |sum, (at, end)| {
+            sum.saturating_add(end.saturating_sub(*at))
+        });
         let mut add = |reason, bytes| {
             if bytes > 0 && container.has_hashes() {
                 uncovered.push(Uncovered {
@@ -602,6 +630,9 @@ fn verdict(view: &MetadataView, blocks: u32, findings: &[Finding]) -> SnapshotVe
         .partition(|finding| finding.lost_block().is_some());
     let others = others.into_iter().filter(|finding| concerns_all(finding));
     let others = others.count() as u64;
+    if others == 0 && of_blocks.is_empty() {
+        return SnapshotVerdict::Good { files };
+    }
     let mut used: BTreeSet<BlockNo> = BTreeSet::new();
     let mut paths = 0_u64;
     let counted = AffectedFiles::of(view, blocks, findings).and_then(|files| {

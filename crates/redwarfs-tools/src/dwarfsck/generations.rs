@@ -44,8 +44,13 @@ pub(super) fn check(
 pub(super) fn log(report: &GenerationsReport, logger: &Logger) {
     for OlderFinding { finding, snapshot } in &report.findings {
         let what = message(finding);
-        let named = |one: &&SnapshotReport| Some(one.snapshot.number) == *snapshot;
-        match report.snapshots.iter().find(named) {
+        let named = snapshot.and_then(|number| {
+            let found = report
+                .snapshots
+                .binary_search_by_key(&number, |one| one.snapshot.number);
+            report.snapshots.get(found.ok()?)
+        });
+        match named {
             Some(SnapshotReport { snapshot, .. }) => {
                 let mut line = format!("snapshot {} '{}': {what}", snapshot.number, snapshot.name);
                 if let Some(affected) = &finding.affected {
@@ -80,14 +85,11 @@ fn in_words(verdict: &SnapshotVerdict) -> String {
     match verdict {
         SnapshotVerdict::Good { files } => format!("ok, {}", counted((*files).into(), "file")),
         SnapshotVerdict::Damaged {
-            errors,
-            files,
-            affected,
+            errors, affected, ..
         } => {
             let mut words = format!("damaged: {}", counted(*errors, "error"));
             if let Some(affected) = affected {
-                let files = counted((*files).into(), "file");
-                words.push_str(&format!(", {affected} of {files} affected"));
+                words.push_str(&format!(", {} affected", counted(*affected, "file")));
             }
             words
         }

@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args, input: &Path, workers: usize) -> Result<()> {
 }
 
 impl Changes {
-    /// Rules see the names and pins that the same options give.
+    /// Rules see what the other options do: names, pins, and what is deleted by its name.
     fn of(args: &Args, before: SnapshotTable, input: &Path) -> Result<Self> {
         let own = &args.snapshots;
         let rules = own.rules();
@@ -65,18 +65,16 @@ impl Changes {
                 changes.push(TableChange::Pin(number(choice)?, pinned));
             }
         }
-        let mut deleted: BTreeSet<GenerationNo> = BTreeSet::new();
-        for choice in &own.delete_snapshot {
-            deleted.insert(number(choice)?);
-        }
+        let named = own.delete_snapshot.iter().map(number);
+        let named: BTreeSet<GenerationNo> = named.collect::<Result<_>>()?;
+        changes.extend(named.into_iter().map(TableChange::Delete));
         let fail = |e| failed("cannot change the snapshots", input, e);
         let mut after = before.clone();
         for change in &changes {
             change.apply(&mut after).map_err(fail)?;
         }
         let local = |seconds: i64| seconds + i64::from(LocalTime::from_unix(seconds).offset);
-        deleted.extend(rules.dropped(&after, &local));
-        for number in deleted {
+        for number in rules.dropped(&after, &local) {
             let change = TableChange::Delete(number);
             change.apply(&mut after).map_err(fail)?;
             changes.push(change);
