@@ -293,6 +293,17 @@ impl Compaction {
         blocks.len() as u32
     }
 
+    /// Whether [`write`](Self::write) can make a copy of such a file.
+    ///
+    /// # Errors
+    /// [`Error::OnlyArchive`] if what followed an archive is gone.
+    pub fn writable(&self) -> Result<()> {
+        match self.snapshots().last().is_some_and(|last| last.archived) {
+            true => Err(Error::OnlyArchive),
+            false => Ok(()),
+        }
+    }
+
     /// Writes the copy, front to back. What is in front of the image is copied, too.
     ///
     /// # Errors
@@ -300,9 +311,7 @@ impl Compaction {
     /// [`Error::Write`] if `stop` is set; [`Error::OnlyArchive`] if what followed an archive is gone. Then
     /// [`rebuild`](Self::rebuild) helps.
     pub fn write(&self, out: &mut dyn Write, stop: &AtomicBool) -> Result<Compacted> {
-        if self.snapshots().last().is_some_and(|last| last.archived) {
-            return Err(Error::OnlyArchive);
-        }
+        self.writable()?;
         let mut copy = Copy::new(self, out, stop);
         copy.bytes(0, self.offset)?;
         copy.at = 0;

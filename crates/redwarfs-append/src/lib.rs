@@ -46,4 +46,4 @@ pub use keep::KeepRules;
 pub use layered::Layered;
 pub use place::InPlace;
 pub use punch::{Punched, Punching, punch};
-pub use table::{TableChange, change, roll_back};
+pub use table::{RollBack, TableChange, change, changeable, roll_back};

@@ -77,6 +77,15 @@ pub(crate) fn open(file: &Arc<dyn Medium>, offset: ImageOffset) -> Result<Image>
     let mut options = OpenOptions::default();
     options.offset = offset;
     let image = Image::from_source(source, &options)?;
+    changeable(&image)?;
+    Ok(image)
+}
+
+/// Whether the file of an image can get another table, as [`change`] finds out. `image` is its newest generation.
+///
+/// # Errors
+/// [`Error::OnlyArchive`] and [`Error::Unfit`].
+pub fn changeable(image: &Image) -> Result<()> {
     if image.is_archived() {
         return Err(Error::OnlyArchive);
     }
@@ -86,7 +95,7 @@ pub(crate) fn open(file: &Arc<dyn Medium>, offset: ImageOffset) -> Result<Image>
     if image.trailing_bytes() != image.container().unused_tail {
         return Err(Error::Unfit("other data follows the image"));
     }
-    Ok(image)
+    Ok(())
 }
 
 /// Changes entries of the table of the image in a file, all or none. Returns the new table.
@@ -132,6 +141,41 @@ pub(crate) fn put_table(
     Ok(())
 }
 
+/// What going back to a snapshot does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RollBack {
+    /// Bytes of the file that stay.
+    pub length: u64,
+    /// Bytes by which the file gets shorter.
+    pub freed: u64,
+}
+
+impl RollBack {
+    /// Finds out what [`roll_back`] would do. `image` is the newest generation of the image in `source`.
+    ///
+    /// # Errors
+    /// Those of [`roll_back`].
+    pub fn plan(source: &dyn Source, image: &Image, choice: &SnapshotChoice) -> Result<Self> {
+        changeable(image)?;
+        let (table, _) = image.snapshot_tables()?;
+        let found = choice.find(&table)?;
+        let end = found
+            .end
+            .ok_or(Error::Unfit("the data of the snapshot is gone"))?;
+        if found.archived {
+            return Err(Error::Archived(found.name.clone()));
+        }
+        let file = source.len()?;
+        let read = |at, out: &mut [u8]| source.read_exact_at(at, out);
+        let older = Container::open_generation(&read, file, image.container().offset, end)?;
+        let length = older.offset.saturating_add(older.size).min(file);
+        Ok(Self {
+            length,
+            freed: file - length,
+        })
+    }
+}
+
 /// Makes an older generation the newest one again: cuts off everything that was appended later. Returns the
 /// number of bytes by which the file gets shorter.
 ///
@@ -146,22 +190,11 @@ pub fn roll_back(
     choice: &SnapshotChoice,
 ) -> Result<u64> {
     let image = open(file, offset)?;
-    let (table, _) = image.snapshot_tables()?;
-    let found = choice.find(&table)?;
-    let end = found
-        .end
-        .ok_or(Error::Unfit("the data of the snapshot is gone"))?;
-    if found.archived {
-        return Err(Error::Archived(found.name.clone()));
-    }
-    let container = image.container();
-    let length = file.len()?;
-    let read = |at, out: &mut [u8]| file.read_exact_at(at, out);
-    let older = Container::open_generation(&read, length, container.offset, end)?;
-    let keep = older.offset.saturating_add(older.size);
-    if keep < length {
-        file.set_len(keep)?;
+    let source: Arc<dyn Source> = Arc::new(Arc::clone(file));
+    let plan = RollBack::plan(source.as_ref(), &image, choice)?;
+    if plan.freed > 0 {
+        file.set_len(plan.length)?;
         file.sync()?;
     }
-    Ok(length.saturating_sub(keep))
+    Ok(plan.freed)
 }

@@ -325,7 +325,7 @@ fn snapshots_are_renamed_pinned_deleted_and_left_behind() {
         "{plan}"
     );
     let back = place.good(&["--roll-back", "third", "--dry-run"]);
-    assert!(back.contains("lose 2 later snapshots"), "{back}");
+    assert!(back.contains(" and 2 later snapshots"), "{back}");
     assert_eq!(place.bytes(), before);
     let said = place.good(&["--keep-last", "1"]);
     assert_eq!(said, "deleted snapshot 2 's2'\ndeleted snapshot 4 's4'\n");

@@ -303,6 +303,18 @@ fn changes_are_said_before_and_after() {
         assert!(dry.contains(why), "{dry}");
         assert_eq!(said(1, more), dry);
     }
+    // Nor can a file be changed behind whose image there is something else.
+    fs::write(
+        nights.path("image"),
+        [&nights.good, &b"other data"[..]].concat(),
+    )
+    .unwrap();
+    for more in [&["--roll-back=s1"][..], &["--delete-snapshot=s1"]] {
+        let dry = said(1, &[more, &["--dry-run"]].concat());
+        assert!(dry.contains("other data follows the image"), "{dry}");
+        assert_eq!(said(1, more), dry);
+    }
+    fs::write(nights.path("image"), &nights.good).unwrap();
     // Rules see the pins and names of the same command.
     let command = [
         "--rename-snapshot",
@@ -336,6 +348,8 @@ fn changes_are_said_before_and_after() {
         (&back["rolled_back"]["name"], &back["rolled_back"]["later"]),
         (&"s3".into(), &1.into())
     );
+    let cut = back["rolled_back"]["bytes"].as_u64().unwrap();
+    assert!((16_000..20_000).contains(&cut), "{cut}");
     assert!(is_same());
     let did: Value = serde_json::from_str(&said(0, &[&command[..], &["-j"]].concat())).unwrap();
     assert_eq!((&did["dry_run"], &did["renamed"]), (&false.into(), &second));
@@ -359,4 +373,33 @@ fn changes_are_said_before_and_after() {
     );
     let would: Value = serde_json::from_str(&said(0, &["--punch", "--dry-run", "-j"])).unwrap();
     assert_eq!(would["punched"]["snapshots"], 3);
+}
+
+#[test]
+fn what_is_shown_of_an_image_has_its_snapshots() {
+    let nights = Nights::new();
+    let shown = text(&nights.check(&[]).stdout);
+    let line = shown.lines().find(|line| line.contains("snapshots;"));
+    let line = line.unwrap_or_else(|| panic!("{shown}"));
+    assert!(
+        line.starts_with("  4 snapshots; the newest is 's4' (") && line.ends_with(" added)"),
+        "{line}"
+    );
+    let said = text(&nights.check(&["-j"]).stdout);
+    let found: Value = serde_json::from_str(&said).unwrap();
+    let found = &found["extensions"]["snapshots"];
+    assert_eq!(found["count"], 4);
+    assert_eq!(found["archived"], 0);
+    assert_eq!(found["newest_name"], "s4");
+    let added = found["newest_added"].as_u64().unwrap();
+    assert!((16_000..20_000).contains(&added), "{added}");
+    // An image that was never continued has nothing of the kind.
+    let target = nights.text("image");
+    let tree = nights.text("tree");
+    must(
+        MKDWARFS,
+        ["-i", &tree, "-o", &target, "--force", "--log-level=warn"],
+    );
+    let shown = text(&nights.check(&[]).stdout);
+    assert!(!shown.contains("snapshot"), "{shown}");
 }

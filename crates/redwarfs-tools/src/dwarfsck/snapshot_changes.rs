@@ -25,13 +25,17 @@ struct Changes {
 
 /// Changes the table of the image, or says what would be changed.
 pub(super) fn run(args: &Args, input: &Path, workers: usize) -> Result<()> {
-    let before = table(&open(args, None, input, workers)?)?;
-    let changes = Changes::of(args, before, input)?;
+    let image = open(args, None, input, workers)?;
+    let changes = Changes::of(args, table(&image)?, input)?;
     let dry_run = args.snapshots.dry_run;
-    if !dry_run && !changes.changes.is_empty() {
-        redwarfs_append::change(&lock(input)?, args.image_offset, &changes.changes)
-            .map_err(|e| failed("cannot change the snapshots", input, e))?;
-    }
+    let done = match (changes.changes.is_empty(), dry_run) {
+        (true, _) => Ok(()),
+        (false, true) => redwarfs_append::changeable(&image),
+        (false, false) => {
+            redwarfs_append::change(&lock(input)?, args.image_offset, &changes.changes).map(drop)
+        }
+    };
+    done.map_err(|e| failed("cannot change the snapshots", input, e))?;
     let lines = changes.lines(dry_run);
     if lines.is_empty() && !args.json {
         return match dry_run {

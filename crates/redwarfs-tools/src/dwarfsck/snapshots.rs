@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use redwarfs_append::{Archiving, Change, ChangeKind, Compacted, Error, Punched};
+use redwarfs_append::{Archiving, Change, ChangeKind, Compacted, Error, Punched, RollBack};
 use redwarfs_format::metadata::FileType;
 use redwarfs_format::section::{HiddenClass, SectionType, Snapshot, SnapshotTable};
 use redwarfs_io::{AtomicFile, LockedFile, Medium, Overwrite};
@@ -32,8 +32,20 @@ const LEVEL: u8 = 7;
 /// Older snapshots in which a signature is looked for.
 const LOOKED_AT: usize = 64;
 
-/// Reads the tables of snapshots, of which older ones can be in older generations. If `is_newest`, it warns of a newest
-/// snapshot that no signature covers, if an older one has any.
+/// The table of snapshots of a file that has one. Older parts of it can be in older generations.
+///
+/// # Errors
+/// Why the snapshots of the file cannot be found.
+pub(super) fn stored_table(image: &Image) -> redwarfs_format::Result<Option<SnapshotTable>> {
+    let mut trailers = image.container().trailers.iter();
+    match trailers.any(|section| section.ty == SectionType::SNAPSHOTS) {
+        true => image.snapshot_tables().map(|(table, _)| Some(table)),
+        false => Ok(None),
+    }
+}
+
+/// Reads the tables of snapshots. If `is_newest`, it warns of a newest snapshot that no signature covers, if an older one
+/// has any.
 ///
 /// # Errors
 /// Why the snapshots of the file cannot be found.
@@ -42,14 +54,45 @@ pub(super) fn check_tables(
     is_newest: bool,
     logger: &Logger,
 ) -> redwarfs_format::Result<()> {
-    let mut trailers = image.container().trailers.iter();
-    if trailers.any(|section| section.ty == SectionType::SNAPSHOTS) {
-        let (table, _) = image.snapshot_tables()?;
-        if is_newest {
-            warn_of_old_signature(image, &table, logger);
-        }
+    if let Some(table) = stored_table(image)?
+        && is_newest
+    {
+        warn_of_old_signature(image, &table, logger);
     }
     Ok(())
+}
+
+/// How many snapshots there are, and which is the newest one: a line about the extensions of an image.
+pub(super) fn summary(table: &SnapshotTable) -> Option<String> {
+    let newest = table.present().next_back()?;
+    let count = table.present().count() as u64;
+    let archived = table.present().filter(|one| one.archived).count();
+    let archived = match archived {
+        0 => String::new(),
+        many => format!(", {many} archived"),
+    };
+    Some(format!(
+        "  {}{archived}; the newest is '{}' ({} added)",
+        counted(count, "snapshot", "snapshots"),
+        newest.name,
+        format_size(newest.added)
+    ))
+}
+
+/// The same in JSON.
+pub(super) fn summary_json<W: std::io::Write>(
+    table: &SnapshotTable,
+    json: &mut JsonWriter<W>,
+) -> std::io::Result<()> {
+    json.begin_object()?;
+    let archived = table.present().filter(|one| one.archived).count();
+    json.number_at("archived", archived as u64)?;
+    json.number_at("count", table.present().count() as u64)?;
+    if let Some(newest) = table.present().next_back() {
+        json.number_at("newest_added", newest.added)?;
+        json.string_at("newest_name", &newest.name)?;
+    }
+    json.end_object()
 }
 
 fn warn_of_old_signature(image: &Image, table: &SnapshotTable, logger: &Logger) {
@@ -355,34 +398,30 @@ pub(super) fn find<'t>(
 }
 
 fn roll_back(args: &Args, choice: &SnapshotChoice, input: &Path, workers: usize) -> Result<()> {
-    let table = table(&open(args, None, input, workers)?)?;
+    let image = open(args, None, input, workers)?;
+    let table = table(&image)?;
     let found = find(choice, &table, input)?;
-    let what = "cannot roll back";
-    if found.archived {
-        return Err(failed(what, input, Error::Archived(found.name.clone())));
-    }
     let later = table.snapshots.iter().filter(|s| s.number > found.number);
     let lost = later.count() as u64;
     let later = counted(lost, "later snapshot", "later snapshots");
-    let mut done = json!({
-        "dry_run": args.snapshots.dry_run,
-        "rolled_back": {"number": found.number.0, "name": found.name, "later": lost},
+    let dry_run = args.snapshots.dry_run;
+    let cut = if dry_run {
+        let source = IoLayer::from_env().open(input);
+        let source = source.map_err(|e| ToolError::new("cannot open").path(input).cause(e))?;
+        RollBack::plan(source.as_ref(), &image, choice).map(|plan| plan.freed)
+    } else {
+        redwarfs_append::roll_back(&lock(input)?, args.image_offset, choice)
+    };
+    let cut = cut.map_err(|e| failed("cannot roll back", input, e))?;
+    let done = json!({
+        "dry_run": dry_run,
+        "rolled_back": {"number": found.number.0, "name": found.name, "later": lost, "bytes": cut},
     });
-    if args.snapshots.dry_run {
-        let would = format!(
-            "would go back to snapshot '{}', and lose {later}",
-            found.name
-        );
-        return say(args, &would, &done);
-    }
-    let cut = redwarfs_append::roll_back(&lock(input)?, args.image_offset, choice)
-        .map_err(|e| failed(what, input, e))?;
-    done["rolled_back"]["bytes"] = cut.into();
-    let text = format!(
-        "rolled back to snapshot '{}': {} and {later} are gone",
-        found.name,
-        format_size(cut)
-    );
+    let (name, size) = (&found.name, format_size(cut));
+    let text = match dry_run {
+        true => format!("would go back to snapshot '{name}', and lose {size} and {later}"),
+        false => format!("rolled back to snapshot '{name}': {size} and {later} are gone"),
+    };
     say(args, &text, &done)
 }
 
@@ -544,7 +583,7 @@ fn compact(
         let result = match anew {
             // Nobody knows before what it comes to.
             true => write(&mut std::io::sink()).map_err(fail)?,
-            false => plan.result(),
+            false => plan.writable().map(|()| plan.result()).map_err(fail)?,
         };
         return say(args, &report("would free", &result), &in_json(&result));
     }

@@ -5,11 +5,11 @@ use std::io::Write;
 
 use redwarfs_format::Result as FormatResult;
 use redwarfs_format::metadata::{XattrScope, unknown_members};
-use redwarfs_format::section::SectionType;
+use redwarfs_format::section::{SectionType, SnapshotTable};
 use redwarfs_reader::Image;
 
-use super::hints;
 use super::output::{Failures, Output};
+use super::{hints, snapshots};
 use crate::common::Result;
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
@@ -30,7 +30,12 @@ fn scope_names(scope: XattrScope) -> Vec<&'static str> {
     set.collect()
 }
 
-/// The lines about them and about hints; none if the image has nothing of the kind.
+/// The table of snapshots. If it cannot be read, the check says why.
+fn snapshots_of(image: &Image) -> Option<SnapshotTable> {
+    snapshots::stored_table(image).ok().flatten()
+}
+
+/// The lines about them, about snapshots and hints; none if the image has nothing of the kind.
 pub(super) fn text(image: &Image, details: bool) -> FormatResult<Vec<String>> {
     let view = image.metadata();
     let mut lines = Vec::new();
@@ -56,6 +61,7 @@ pub(super) fn text(image: &Image, details: bool) -> FormatResult<Vec<String>> {
     for name in view.ignored_tables()? {
         lines.push(format!("  {name}: of a later version, ignored"));
     }
+    lines.extend(snapshots_of(image).as_ref().and_then(snapshots::summary));
     lines.extend(hints::text(image, details));
     if !lines.is_empty() {
         lines.insert(0, "extensions:".to_owned());
@@ -72,7 +78,8 @@ pub(super) fn json<W: Write>(
     let view = image.metadata();
     let counts = view.xattr_counts()?;
     let of_inodes = counts.is_some() || view.options().has_btime || view.has_file_flags();
-    if !of_inodes && !image.has_hints() {
+    let snapshots = snapshots_of(image);
+    if !of_inodes && !image.has_hints() && snapshots.is_none() {
         return Ok(());
     }
     json.key("extensions")?;
@@ -83,6 +90,10 @@ pub(super) fn json<W: Write>(
     json.boolean(view.has_file_flags())?;
     if image.has_hints() {
         hints::json(image, details, json)?;
+    }
+    if let Some(table) = &snapshots {
+        json.key("snapshots")?;
+        snapshots::summary_json(table, json)?;
     }
     if let Some(c) = counts {
         json.key("xattrs")?;

@@ -225,7 +225,7 @@ pub(crate) struct Args {
     whiteouts: Option<Whiteouts>,
 
     /// Directory for temporary files with contents of archives, and tables beyond the memory limit [default: TMPDIR, or that of the output]
-    #[arg(long, value_name = "DIR", help_heading = "Archive options", when_rewriting = NeedsSource)]
+    #[arg(long, value_name = "DIR", help_heading = "Advanced options", when_rewriting = NeedsSource)]
     pub spool: Option<PathBuf>,
 
     /// Store holes of sparse files as zeros
