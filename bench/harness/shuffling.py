@@ -2,6 +2,7 @@
 
 import functools
 import multiprocessing
+import os
 import random
 import shutil
 import tarfile
@@ -73,8 +74,6 @@ def once(reader, processes: int, wanted: tuple) -> float:
         try:
             files = total = 0
             for data in reader(number, processes):
-                # A data set gives the path, too.
-                data = data[1] if isinstance(data, tuple) else data
                 files, total = files + 1, total + len(data)
             out.put((files, total, None))
         except Exception as error:  # It is told in the parent.
@@ -84,7 +83,14 @@ def once(reader, processes: int, wanted: tuple) -> float:
     children = [context.Process(target=run, args=(number,)) for number in range(processes)]
     for child in children:
         child.start()
-    found = [out.get() for _ in children]
+    found = []
+    while len(found) < len(children):
+        if not out.empty():
+            found.append(out.get())
+        elif any(child.exitcode for child in children):
+            raise Failed("a process that reads was killed")
+        else:
+            time.sleep(0.001)
     for child in children:
         child.join()
     taken = time.monotonic() - begun
@@ -97,20 +103,25 @@ def once(reader, processes: int, wanted: tuple) -> float:
     return wanted[0] / taken
 
 
-def rates(work, tree, images, wanted, processes, repeat, keep) -> dict:
+def rates(programs, work, tree, images, wanted, processes, repeat, keep) -> dict:
     """For each way to read, and for each number of processes, files a second in each round."""
     shards = work / "shards"
     shutil.rmtree(shards, ignore_errors=True)
     shards.mkdir()
     for number, names in enumerate(samples.batches(list(samples.names_in(tree)), SHARD_FILES)):
         samples.write_tar(shards / f"{number:04}.tar", tree, names)
+    # What is written in the background would take time from the measurement.
+    os.sync()
     first = images[0]
     ways = {
         f"tar shards of {SHARD_FILES:,} files, buffer of {BUFFER:,}": functools.partial(tar_shards, sorted(shards.iterdir())),
         "directory, any order": functools.partial(one_by_one, samples.Directory(work, tree), wanted[0]),
     }
     through_fsspec = Fsspec(work, tree, first.level, first.mkdwarfs)
-    if not through_fsspec.missing():
+    why = through_fsspec.missing()
+    if why:
+        programs.skip(through_fsspec.label, why)
+    else:
         ways[f"{through_fsspec.label}, any order"] = functools.partial(one_by_one, through_fsspec, wanted[0])
     ways |= {f"`ShuffledFiles`, level {image.level}": functools.partial(by_block, image.path)
              for image in images if image.path.exists()}

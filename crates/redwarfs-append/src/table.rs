@@ -151,12 +151,13 @@ pub struct RollBack {
 }
 
 impl RollBack {
-    /// Finds out what [`roll_back`] would do. `image` is the newest generation of the image in `source`.
+    /// Finds out what [`roll_back`] would do. `image` is the newest generation of a file.
     ///
     /// # Errors
     /// Those of [`roll_back`].
-    pub fn plan(source: &dyn Source, image: &Image, choice: &SnapshotChoice) -> Result<Self> {
+    pub fn plan(image: &Image, choice: &SnapshotChoice) -> Result<Self> {
         changeable(image)?;
+        let source = image.source();
         let (table, _) = image.snapshot_tables()?;
         let found = choice.find(&table)?;
         let end = found
@@ -189,9 +190,7 @@ pub fn roll_back(
     offset: ImageOffset,
     choice: &SnapshotChoice,
 ) -> Result<u64> {
-    let image = open(file, offset)?;
-    let source: Arc<dyn Source> = Arc::new(Arc::clone(file));
-    let plan = RollBack::plan(source.as_ref(), &image, choice)?;
+    let plan = RollBack::plan(&open(file, offset)?, choice)?;
     if plan.freed > 0 {
         file.set_len(plan.length)?;
         file.sync()?;

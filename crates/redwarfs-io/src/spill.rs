@@ -122,7 +122,7 @@ impl<T: Record> Records<T> {
     pub fn push(&mut self, record: T) {
         match self {
             Self::Memory(list) => list.push(record),
-            Self::File { file, .. } => file.is_written(),
+            Self::File { file, .. } => file.refuse_change(),
         }
     }
 
@@ -134,7 +134,7 @@ impl<T: Record> Records<T> {
                     *place = record;
                 }
             }
-            Self::File { file, .. } => file.is_written(),
+            Self::File { file, .. } => file.refuse_change(),
         }
     }
 
@@ -258,7 +258,7 @@ impl SpillFile {
     }
 
     /// Notes that somebody wants to change a table.
-    fn is_written(&self) {
+    fn refuse_change(&self) {
         let what = "a table in a temporary file cannot be changed";
         let _ = self.failure.set((io::ErrorKind::Unsupported, what.into()));
     }

@@ -309,7 +309,11 @@ fn changes_are_said_before_and_after() {
         [&nights.good, &b"other data"[..]].concat(),
     )
     .unwrap();
-    for more in [&["--roll-back=s1"][..], &["--delete-snapshot=s1"]] {
+    for more in [
+        &["--roll-back=s1"][..],
+        &["--delete-snapshot=s1"],
+        &["--punch"],
+    ] {
         let dry = said(1, &[more, &["--dry-run"]].concat());
         assert!(dry.contains("other data follows the image"), "{dry}");
         assert_eq!(said(1, more), dry);
@@ -393,6 +397,9 @@ fn what_is_shown_of_an_image_has_its_snapshots() {
     assert_eq!(found["newest_name"], "s4");
     let added = found["newest_added"].as_u64().unwrap();
     assert!((16_000..20_000).contains(&added), "{added}");
+    // Of an older snapshot, they are not the question.
+    let shown = text(&nights.check(&["--snapshot=s2"]).stdout);
+    assert!(!shown.contains("snapshots;"), "{shown}");
     // An image that was never continued has nothing of the kind.
     let target = nights.text("image");
     let tree = nights.text("tree");

@@ -39,14 +39,20 @@ const ENTRY: u64 = 72;
 const TIMES: u64 = 24;
 /// An entry in the tree, in lists of numbers and in encoded tables, while metadata is made.
 const NUMBERED: u64 = 80;
+/// An entry in lists of numbers, in the order of names and in encoded tables, while names become metadata.
+const NAMED: u64 = 60;
+/// A content in the chunk table, with its number.
+const STORED_CHUNK: u64 = 20;
 /// What of an entry in the tree can be in a temporary file, except two more times.
 pub(crate) const IN_FILE: u64 = 24;
 /// An entry of the directory that is being listed: as the source gives it and in the tree.
 const LISTED: u64 = 320;
 /// Copies of names and targets of symlinks while metadata is made, if they are not compressed one by one.
 const COPIES: u64 = 2;
-/// A content, with its item or its digest, or with its place in the sequence and among the chunks, and a chunk.
-const CONTENT: u64 = 88;
+/// A content, its digest, and the tables in which equal ones are looked for.
+const COMPARED: u64 = 88;
+/// A content with its item, or later with its place in the sequence and among the chunks, and a chunk. Digests are gone by then.
+const CONTENT: u64 = 80;
 /// The files of a content, its chunk, and their places, while metadata is made.
 const PLACED_CONTENT: u64 = 64;
 /// An entry and its inode in finished metadata, without its name: half as much again as usual.
@@ -247,12 +253,13 @@ fn fixed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64 
     // A reader has something to do.
     let readers = (options.scanners() as u64).min(load.entries + 1);
     // Ordering is over before blocks are made.
+    let later = most(streams, StreamLoad::segmenter).max(ordering);
+    let later = later.saturating_add(load.contents.saturating_mul(CONTENT));
     common(options, load)
         .saturating_add(READER.saturating_mul(readers))
         .saturating_add(load.entries.saturating_mul(entry(ENTRY, options, load)))
         .saturating_add(load.strings)
-        .saturating_add(load.contents.saturating_mul(CONTENT))
-        .saturating_add(most(streams, StreamLoad::segmenter).max(ordering))
+        .saturating_add(load.contents.saturating_mul(COMPARED).max(later))
 }
 
 /// Lists of the orders that are explicit.
@@ -301,10 +308,16 @@ fn tables(options: &BuildOptions, load: Load) -> u64 {
     let compressed = options.metadata_compression != CodecSpec::none();
     let packing = options.packing.for_metadata(compressed);
     let copies = COPIES + u64::from(packing.names || packing.plain);
-    common(options, load)
-        .saturating_add(load.entries.saturating_mul(entry(NUMBERED, options, load)))
+    // Targets of symlinks are copied while inodes are numbered.
+    let numbered = (load.entries.saturating_mul(entry(NUMBERED, options, load)))
+        .saturating_add(load.strings.saturating_mul(COPIES))
+        .saturating_add(load.contents.saturating_mul(PLACED_CONTENT));
+    // Inodes, and the files of contents, are gone before names are copied.
+    let times = if options.keep_all_times { TIMES } else { 0 };
+    let named = (load.entries.saturating_mul(NAMED + times))
         .saturating_add(load.strings.saturating_mul(copies))
-        .saturating_add(load.contents.saturating_mul(PLACED_CONTENT))
+        .saturating_add(load.contents.saturating_mul(STORED_CHUNK));
+    common(options, load).saturating_add(numbered.max(named))
 }
 
 /// What compressing the metadata takes: everything else is gone by then.

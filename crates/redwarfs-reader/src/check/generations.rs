@@ -270,7 +270,9 @@ impl<'a> Run<'a> {
         let at = section.header_offset;
         let Some(header) = section.header.filter(|_| !listed.lost) else {
             let end = section.payload_offset.saturating_add(section.length);
-            self.lost.insert(at, end);
+            // The view with the most sections knows best where it ends.
+            let known = self.lost.entry(at).or_insert(end);
+            *known = end.min(*known);
             return;
         };
         self.headers.insert(at, header);
@@ -465,13 +467,7 @@ impl<'a> Run<'a> {
         if newest.index != IndexState::Valid {
             return;
         }
-        let mut known: Vec<(u64, u64)> = self
-            .headers
-            .iter()
-            .map(|(at, header)| (*at, at.saturating_add(HEADER).saturating_add(header.length)))
-            .chain(self.lost.iter().map(|(at, end)| (*at, *end)))
-            .collect();
-        known.sort_unstable();
+        let mut known = self.known();
         known.push((newest.size, newest.size));
         let mut sections = Vec::new();
         let mut at = 0;
@@ -515,6 +511,29 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Where examined sections are, and those with damaged headers, whose damage is in a report: starts and ends, sorted. A
+    /// damaged one ends where the next one begins, at the latest.
+    fn known(&self) -> Vec<(u64, u64)> {
+        let headers = self.headers.iter();
+        let end_of = |at: u64, header: &SectionHeader| {
+            at.saturating_add(HEADER).saturating_add(header.length)
+        };
+        let mut known: Vec<(u64, u64)> = headers
+            .map(|(at, header)| (*at, end_of(*at, header)))
+            .collect();
+        let lost = self
+            .lost
+            .iter()
+            .filter(|(at, _)| !self.headers.contains_key(at));
+        known.extend(lost.map(|(at, end)| (*at, *end)));
+        known.sort_unstable();
+        let starts: Vec<u64> = known.iter().skip(1).map(|(at, _)| *at).collect();
+        for ((_, end), next) in known.iter_mut().zip(starts) {
+            *end = next.min(*end);
+        }
+        known
+    }
+
     /// The section at the start of a range, if it lies in the range. Its position is its number.
     fn section_in(&self, range: Range<u64>) -> Option<Section> {
         let mut bytes = [0; SectionHeader::LEN];
@@ -548,15 +567,9 @@ impl<'a> Run<'a> {
             .collect();
         let sections = self.examined.len() as u64;
         let container = &self.plan.newest;
-        let of_headers = |sum: u64, header: &SectionHeader| {
-            sum.saturating_add(HEADER).saturating_add(header.length)
-        };
-        let examined = self.headers.values().fold(0, of_headers);
-        // Their damage is in a report.
-        let lost = self.lost.iter();
-        let lost = lost.filter(|(at, _)| !self.headers.contains_key(at));
-        let examined = lost.fold(examined, |sum, (at, end)| {
-            sum.saturating_add(end.saturating_sub(*at))
+        let known = self.known().into_iter();
+        let examined = known.fold(0_u64, |sum, (at, end)| {
+            sum.saturating_add(end.saturating_sub(at))
         });
         let mut add = |reason, bytes| {
             if bytes > 0 && container.has_hashes() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use redwarfs_format::frozen::Schema;
-use redwarfs_format::section::SectionType;
+use redwarfs_format::section::{SectionType, SnapshotTable};
 use redwarfs_format::{BlockNo, Error};
 use redwarfs_io::Source;
 use redwarfs_reader::Image;
@@ -20,6 +20,8 @@ pub(super) struct Checked {
     pub(super) report: CheckReport,
     /// What a check of all generations found beside it.
     pub(super) generations: Option<GenerationsReport>,
+    /// The snapshots of the file, if a check of its newest one has found any.
+    pub(super) snapshots: Option<SnapshotTable>,
     /// Whether this was a check, and not only a look.
     pub(super) verified: bool,
 }

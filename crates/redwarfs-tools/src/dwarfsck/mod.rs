@@ -145,8 +145,9 @@ fn run(args: &Args) -> Result<u8> {
         log_findings(&result, args.verbose, &mut failures, &logger);
         if !args.no_check {
             let is_newest = args.snapshots.snapshot.is_none() && args.image_size.is_none();
-            let tables = snapshots::check_tables(&image, is_newest, &logger);
-            let more = tables.and_then(|()| {
+            let table = snapshots::check_tables(&image, is_newest, &logger);
+            let more = table.and_then(|table| {
+                result.snapshots = table.filter(|_| is_newest);
                 check_generations(args, &source, &mut result, &options, workers, &logger)
             });
             match more {
@@ -361,6 +362,7 @@ fn examine(
         image: Some(image),
         report,
         generations: None,
+        snapshots: None,
         verified: verifying && !args.no_check,
     })
 }
@@ -439,6 +441,7 @@ fn list_damage(
         image: None,
         report,
         generations: None,
+        snapshots: None,
         verified: true,
     };
     let options = open_options(args, workers);

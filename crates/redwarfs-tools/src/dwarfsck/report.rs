@@ -64,7 +64,8 @@ pub(super) fn write<W: Write>(
     json.end_array()?;
     if let Some(image) = image {
         if summary.is_some() {
-            xattrs::json(image, has(Feature::SectionDetails), json)?;
+            let table = checked.snapshots.as_ref();
+            xattrs::json(image, table, has(Feature::SectionDetails), json)?;
         }
         json.key("features")?;
         json.begin_array()?;

@@ -32,20 +32,8 @@ const LEVEL: u8 = 7;
 /// Older snapshots in which a signature is looked for.
 const LOOKED_AT: usize = 64;
 
-/// The table of snapshots of a file that has one. Older parts of it can be in older generations.
-///
-/// # Errors
-/// Why the snapshots of the file cannot be found.
-pub(super) fn stored_table(image: &Image) -> redwarfs_format::Result<Option<SnapshotTable>> {
-    let mut trailers = image.container().trailers.iter();
-    match trailers.any(|section| section.ty == SectionType::SNAPSHOTS) {
-        true => image.snapshot_tables().map(|(table, _)| Some(table)),
-        false => Ok(None),
-    }
-}
-
-/// Reads the tables of snapshots. If `is_newest`, it warns of a newest snapshot that no signature covers, if an older one
-/// has any.
+/// The snapshots of a file that has a table of them. Older parts of it can be in older generations. If `is_newest`, it warns
+/// of a newest snapshot that no signature covers, if an older one has any.
 ///
 /// # Errors
 /// Why the snapshots of the file cannot be found.
@@ -53,13 +41,16 @@ pub(super) fn check_tables(
     image: &Image,
     is_newest: bool,
     logger: &Logger,
-) -> redwarfs_format::Result<()> {
-    if let Some(table) = stored_table(image)?
-        && is_newest
-    {
+) -> redwarfs_format::Result<Option<SnapshotTable>> {
+    let mut trailers = image.container().trailers.iter();
+    if !trailers.any(|section| section.ty == SectionType::SNAPSHOTS) {
+        return Ok(None);
+    }
+    let (table, _) = image.snapshot_tables()?;
+    if is_newest {
         warn_of_old_signature(image, &table, logger);
     }
-    Ok(())
+    Ok(Some(table))
 }
 
 /// How many snapshots there are, and which is the newest one: a line about the extensions of an image.
@@ -406,9 +397,7 @@ fn roll_back(args: &Args, choice: &SnapshotChoice, input: &Path, workers: usize)
     let later = counted(lost, "later snapshot", "later snapshots");
     let dry_run = args.snapshots.dry_run;
     let cut = if dry_run {
-        let source = IoLayer::from_env().open(input);
-        let source = source.map_err(|e| ToolError::new("cannot open").path(input).cause(e))?;
-        RollBack::plan(source.as_ref(), &image, choice).map(|plan| plan.freed)
+        RollBack::plan(&image, choice).map(|plan| plan.freed)
     } else {
         redwarfs_append::roll_back(&lock(input)?, args.image_offset, choice)
     };
@@ -493,6 +482,7 @@ fn punch(args: &Args, input: &Path, workers: usize, logger: &Logger) -> Result<(
         })
     };
     if args.snapshots.dry_run {
+        redwarfs_append::changeable(&image).map_err(fail)?;
         let plan = redwarfs_append::Punching::of(&image).map_err(fail)?;
         let result = plan.result();
         return say(args, &report("would free", &result), &in_json(&result));

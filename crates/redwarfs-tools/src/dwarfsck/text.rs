@@ -5,7 +5,7 @@ use redwarfs_format::history::HistoryEntry;
 use redwarfs_format::metadata::FsOptions;
 use redwarfs_format::section::{IndexState, SectionType};
 use redwarfs_reader::Image;
-use redwarfs_reader::check::{PayloadSize, SectionList, SectionOutcome};
+use redwarfs_reader::check::{SectionList, SectionOutcome};
 
 use super::checked::Checked;
 use super::detail::{Detail, Feature};
@@ -44,7 +44,7 @@ pub(super) fn print(
     created(image, out)?;
     if detail.has(Feature::MetadataSummary) {
         let details = detail.has(Feature::SectionDetails);
-        summary(image, list, &checked.report.block_sizes, details, out)?;
+        summary(image, checked, details, out)?;
     }
     let analysis = detail.has(Feature::FrozenAnalysis);
     let details = detail.has(Feature::FrozenDetails);
@@ -234,13 +234,8 @@ pub(super) fn unix_time(seconds: u64, between: char) -> String {
     }
 }
 
-fn summary(
-    image: &Image,
-    list: &SectionList,
-    sizes: &[Option<PayloadSize>],
-    details: bool,
-    out: &mut Output,
-) -> Result<()> {
+fn summary(image: &Image, checked: &Checked, details: bool, out: &mut Output) -> Result<()> {
+    let (list, sizes) = (&checked.report.list, &checked.report.block_sizes);
     let metadata = image.metadata();
     let summary = Summary::of(image, list, sizes)?;
     let totals = metadata.totals();
@@ -304,7 +299,7 @@ fn summary(
         "time resolution: {}",
         resolution(metadata.options())
     ))?;
-    out.lines(&xattrs::text(image, details)?)?;
+    out.lines(&xattrs::text(image, checked.snapshots.as_ref(), details)?)?;
     if !summary.categories.is_empty() {
         out.line("categories:")?;
         for (name, sum) in &summary.categories {

@@ -30,13 +30,12 @@ fn scope_names(scope: XattrScope) -> Vec<&'static str> {
     set.collect()
 }
 
-/// The table of snapshots. If it cannot be read, the check says why.
-fn snapshots_of(image: &Image) -> Option<SnapshotTable> {
-    snapshots::stored_table(image).ok().flatten()
-}
-
 /// The lines about them, about snapshots and hints; none if the image has nothing of the kind.
-pub(super) fn text(image: &Image, details: bool) -> FormatResult<Vec<String>> {
+pub(super) fn text(
+    image: &Image,
+    table: Option<&SnapshotTable>,
+    details: bool,
+) -> FormatResult<Vec<String>> {
     let view = image.metadata();
     let mut lines = Vec::new();
     if let Some(c) = view.xattr_counts()? {
@@ -61,7 +60,7 @@ pub(super) fn text(image: &Image, details: bool) -> FormatResult<Vec<String>> {
     for name in view.ignored_tables()? {
         lines.push(format!("  {name}: of a later version, ignored"));
     }
-    lines.extend(snapshots_of(image).as_ref().and_then(snapshots::summary));
+    lines.extend(table.and_then(snapshots::summary));
     lines.extend(hints::text(image, details));
     if !lines.is_empty() {
         lines.insert(0, "extensions:".to_owned());
@@ -72,14 +71,14 @@ pub(super) fn text(image: &Image, details: bool) -> FormatResult<Vec<String>> {
 /// The same as a member `extensions`; none if there is nothing.
 pub(super) fn json<W: Write>(
     image: &Image,
+    table: Option<&SnapshotTable>,
     details: bool,
     json: &mut JsonWriter<W>,
 ) -> FormatResult<()> {
     let view = image.metadata();
     let counts = view.xattr_counts()?;
     let of_inodes = counts.is_some() || view.options().has_btime || view.has_file_flags();
-    let snapshots = snapshots_of(image);
-    if !of_inodes && !image.has_hints() && snapshots.is_none() {
+    if !of_inodes && !image.has_hints() && table.is_none() {
         return Ok(());
     }
     json.key("extensions")?;
@@ -91,7 +90,7 @@ pub(super) fn json<W: Write>(
     if image.has_hints() {
         hints::json(image, details, json)?;
     }
-    if let Some(table) = &snapshots {
+    if let Some(table) = table {
         json.key("snapshots")?;
         snapshots::summary_json(table, json)?;
     }
