@@ -47,8 +47,9 @@ const STORED_CHUNK: u64 = 20;
 pub(crate) const IN_FILE: u64 = 24;
 /// An entry of the directory that is being listed: as the source gives it and in the tree.
 const LISTED: u64 = 320;
-/// Copies of names and targets of symlinks while metadata is made, if they are not compressed one by one.
-const COPIES: u64 = 2;
+/// Copies of names and targets of symlinks while metadata is made, beside those of the tree, if they are not compressed one by
+/// one.
+const COPIES: u64 = 1;
 /// A content, its digest, and the tables in which equal ones are looked for.
 const COMPARED: u64 = 88;
 /// A content with its item, or later with its place in the sequence and among the chunks, and a chunk. Digests are gone by then.
@@ -94,6 +95,8 @@ pub(crate) struct Load {
     pub(crate) contents: u64,
     /// Memory of different names and targets of symlinks.
     pub(crate) strings: u64,
+    /// Bytes of these strings, and of their places: what copies of them take.
+    pub(crate) text: u64,
     /// The inodes are in a temporary file.
     pub(crate) spilled: bool,
     /// Features of all contents, when they are known.
@@ -310,12 +313,14 @@ fn tables(options: &BuildOptions, load: Load) -> u64 {
     let copies = COPIES + u64::from(packing.names || packing.plain);
     // Targets of symlinks are copied while inodes are numbered.
     let numbered = (load.entries.saturating_mul(entry(NUMBERED, options, load)))
-        .saturating_add(load.strings.saturating_mul(COPIES))
+        .saturating_add(load.strings)
+        .saturating_add(load.text.saturating_mul(COPIES))
         .saturating_add(load.contents.saturating_mul(PLACED_CONTENT));
     // Inodes, and the files of contents, are gone before names are copied.
     let times = if options.keep_all_times { TIMES } else { 0 };
     let named = (load.entries.saturating_mul(NAMED + times))
-        .saturating_add(load.strings.saturating_mul(copies))
+        .saturating_add(load.strings)
+        .saturating_add(load.text.saturating_mul(copies))
         .saturating_add(load.contents.saturating_mul(STORED_CHUNK));
     common(options, load).saturating_add(numbered.max(named))
 }
@@ -325,7 +330,7 @@ fn metadata(options: &BuildOptions, load: Load) -> u64 {
     let times = if options.keep_all_times { TIMES } else { 0 };
     let frozen = (load.entries.saturating_mul(STORED_ENTRY + times))
         .saturating_add(load.contents.saturating_mul(STORED_CONTENT))
-        .saturating_add(load.strings);
+        .saturating_add(load.text);
     let codec = usize::try_from(frozen).map_or(u64::MAX, |frozen| {
         options.metadata_compression.encoder_memory(frozen)
     });

@@ -192,6 +192,7 @@ impl Tree {
             entries: self.inodes.len() as u64,
             directories: self.dirs.len() as u64,
             strings: self.names.memory() + self.targets.memory(),
+            text: self.names.bytes() + self.targets.bytes(),
             spilled: self.file.is_some(),
             beside: self.beside
                 + self.marks.memory()

@@ -41,6 +41,7 @@ fn what_is_said_to_be_needed_is_enough() {
                 directories: entries / 10,
                 contents: entries,
                 strings: 24 * entries,
+                text: 24 * entries,
                 features: 4 * entries,
                 listed: bytes,
                 ..Load::default()
@@ -140,6 +141,7 @@ fn ten_million_entries_fit_two_gib_when_inodes_are_in_a_file() {
         directories: 100_000,
         contents: 5_000_000,
         strings: 240_000_000,
+        text: 240_000_000,
         spilled,
         features: 1_000_000,
         listed: 50_000_000,
