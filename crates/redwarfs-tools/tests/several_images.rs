@@ -532,6 +532,19 @@ fn images_come_and_go_while_they_are_mounted() {
 }
 
 #[test]
+fn a_pattern_in_the_place_of_the_image_means_several() {
+    if !can_mount("a_pattern_in_the_place_of_the_image_means_several") {
+        return;
+    }
+    let images = Images::new();
+    for name in ["a1", "a2", "b1"] {
+        images.make(&format!("{name}.dwarfs"), name);
+    }
+    let mount = Mount::background(&images.path("a*.dwarfs"), "cachesize=1m");
+    assert_eq!(names(mount.point()), ["a1", "a2"]);
+}
+
+#[test]
 fn a_directory_of_120_images_is_one_process() {
     if !can_mount("a_directory_of_120_images_is_one_process") {
         return;

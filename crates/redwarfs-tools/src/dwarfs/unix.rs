@@ -104,10 +104,11 @@ pub(super) fn start(arguments: &Arguments) -> Result<u8> {
     }
 }
 
-/// A directory in the place of the image means all images in it, as with `-o dir`.
+/// What means several images in the place of the image is shown as with `-o dir`.
 fn with_directory(arguments: &Arguments) -> Arguments {
     let mut arguments = arguments.clone();
-    if arguments.several.is_none() && arguments.mountpoint.is_some() && arguments.image.is_dir() {
+    let one = arguments.several.is_none() && arguments.mountpoint.is_some();
+    if one && several::is_many(&arguments.image) {
         let image = std::mem::take(&mut arguments.image);
         arguments.several = Some(vec![image.into_os_string()]);
     }

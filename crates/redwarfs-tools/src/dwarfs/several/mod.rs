@@ -93,6 +93,23 @@ fn name_of(image: &Path) -> OsString {
     name.unwrap_or(OsStr::new("image")).to_owned()
 }
 
+/// Whether the image of a mount means several: it is a directory, also one of an object store, which ends with a slash, or the
+/// last part of its path has a `*` and is no file.
+pub(super) fn is_many(image: &Path) -> bool {
+    match Place::of(image) {
+        Ok(Place::Remote(url)) => {
+            let last = url.rsplit('/').next().unwrap_or_default();
+            !url.starts_with("http") && (last.is_empty() || last.contains('*'))
+        }
+        _ => {
+            let name = image.file_name().unwrap_or_default();
+            let is_pattern =
+                name.as_bytes().contains(&b'*') && fs::symlink_metadata(image).is_err();
+            is_pattern || image.is_dir()
+        }
+    }
+}
+
 /// The images that arguments mean: each is an image, `NAME=IMAGE`, a pattern for the last part of a path, or a
 /// directory, of which all files `*.dwarfs` are meant. The same for URLs of object stores; there, a directory ends
 /// with a slash.
@@ -324,6 +341,32 @@ mod tests {
     use crate::dwarfs::Measurements;
 
     use super::*;
+
+    #[test]
+    fn directories_and_patterns_are_many() {
+        let dir = tempfile::tempdir().unwrap();
+        let odd = dir.path().join("odd*.dwarfs");
+        assert!(is_many(&odd) && is_many(dir.path()));
+        fs::write(&odd, "").unwrap();
+        assert!(!is_many(&odd));
+        for many in [
+            "s3://bucket/",
+            "s3://bucket/a/",
+            "gs://bucket/a/b*.dwarfs",
+            "az://a/b/*",
+        ] {
+            assert!(is_many(Path::new(many)), "{many}");
+        }
+        for one in [
+            "s3://bucket/a",
+            "s3://bucket/a*/b",
+            "https://host/a/",
+            "https://host/*",
+            "a",
+        ] {
+            assert!(!is_many(Path::new(one)), "{one}");
+        }
+    }
 
     fn given(argument: &str) -> (String, String) {
         let found = Given::parse(OsStr::new(argument)).unwrap();
