@@ -93,8 +93,8 @@ fn name_of(image: &Path) -> OsString {
     name.unwrap_or(OsStr::new("image")).to_owned()
 }
 
-/// Whether the image of a mount means several: it is a directory, also one of an object store, which ends with a slash, or the
-/// last part of its path has a `*` and is no file.
+/// Whether the image of a mount means several. It is a directory, or its last part has a `*` and is no file. The URL of a
+/// directory in an object store ends with a slash.
 pub(super) fn is_many(image: &Path) -> bool {
     match Place::of(image) {
         Ok(Place::Remote(url)) => {
