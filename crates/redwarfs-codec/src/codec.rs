@@ -159,6 +159,7 @@ pub(crate) trait Encode: fmt::Debug + Send {
 
 /// Compresses data that consists of tables and other things.
 pub(crate) trait EncodeTables {
-    /// The payload, or `None` if it would not be smaller.
-    fn compress(&mut self, raw: &[u8], tables: &[Table]) -> Result<Option<Vec<u8>>>;
+    /// The payload, or `None` if it would not have fewer bytes than `raw` and than `limit`. More than that is not kept
+    /// in memory either.
+    fn compress(&mut self, raw: &[u8], tables: &[Table], limit: usize) -> Result<Option<Vec<u8>>>;
 }

@@ -79,16 +79,23 @@ impl Compressor {
     /// Compresses data that consists of tables and other things. A codec that can compress each table
     /// separately does so. For all others, it is one block.
     ///
-    /// `tables` are ascending; what does not lie within `raw` is no table.
+    /// `tables` are ascending; what does not lie within `raw` is no table. A payload of `limit` bytes or more is given
+    /// up, as one that is not smaller than `raw`. A codec that compresses tables takes no more memory than `limit` for it.
     ///
     /// # Errors
     ///
     /// [`Error::Limit`](crate::Error::Limit) if the library cannot get the memory it needs.
-    pub fn compress_tables(&mut self, raw: &[u8], tables: &[Table]) -> Result<Compressed> {
-        let Some(encoder) = self.encoder.for_tables() else {
-            return self.compress(raw);
+    pub fn compress_tables(
+        &mut self,
+        raw: &[u8],
+        tables: &[Table],
+        limit: usize,
+    ) -> Result<Compressed> {
+        let payload = match self.encoder.for_tables() {
+            Some(encoder) => encoder.compress(raw, tables, limit)?,
+            None => self.compress(raw)?.data.filter(|data| data.len() < limit),
         };
-        Ok(match encoder.compress(raw, tables)? {
+        Ok(match payload {
             Some(data) => Compressed {
                 id: self.id,
                 data: Some(data),

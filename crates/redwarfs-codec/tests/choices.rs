@@ -31,7 +31,7 @@ fn tables_get_chains_of_their_own() {
     let (raw, tables) = records();
     let (_, plain) = compress("lzma:level=6", &raw);
     let made = compressor("lzma:level=6")
-        .compress_tables(&raw, &tables)
+        .compress_tables(&raw, &tables, raw.len())
         .unwrap();
     assert_eq!(made.id, Id::LZMA);
     let payload = made.data.unwrap();
@@ -50,10 +50,28 @@ fn tables_get_chains_of_their_own() {
 }
 
 #[test]
+fn payloads_beyond_a_limit_are_given_up() {
+    let (raw, tables) = records();
+    for spec in ["lzma:level=6", "zstd:level=3"] {
+        let of = |limit| compressor(spec).compress_tables(&raw, &tables, limit);
+        let size = of(raw.len()).unwrap().data.unwrap().len();
+        let limits = [0, 1, 12, 100, size / 2, size - 1, size];
+        for limit in limits {
+            let made = of(limit).unwrap();
+            assert_eq!((made.id, made.data), (Id::NONE, None), "{spec} {limit}");
+        }
+        let made = of(size + 1).unwrap();
+        assert_eq!(made.data.map(|data| data.len()), Some(size), "{spec}");
+    }
+}
+
+#[test]
 fn codecs_without_chains_take_tables_as_one_block() {
     let (raw, tables) = records();
     for spec in ["zstd:level=3", "brotli:quality=5", "lz4", "null"] {
-        let made = compressor(spec).compress_tables(&raw, &tables).unwrap();
+        let made = compressor(spec)
+            .compress_tables(&raw, &tables, raw.len())
+            .unwrap();
         assert_eq!(made, compressor(spec).compress(&raw).unwrap(), "{spec}");
     }
 }
@@ -65,7 +83,9 @@ fn tables_without_redundancy_are_stored() {
         range: 1000..3000,
         record: 4,
     };
-    let made = compressor("lzma").compress_tables(&raw, &[table]).unwrap();
+    let made = compressor("lzma")
+        .compress_tables(&raw, &[table], raw.len())
+        .unwrap();
     assert_eq!((made.id, made.data), (Id::NONE, None));
 }
 
@@ -84,7 +104,7 @@ proptest! {
             .map(|(a, b, record)| Table { range: a.min(b)..a.max(b), record })
             .collect();
         tables.sort_by_key(|table| table.range.start);
-        let made = compressor("lzma:level=1").compress_tables(&raw, &tables).unwrap();
+        let made = compressor("lzma:level=1").compress_tables(&raw, &tables, raw.len()).unwrap();
         if let Some(payload) = made.data {
             prop_assert!(payload.len() < raw.len());
             prop_assert_eq!(&decompress(made.id, &payload, LIMIT).unwrap(), &raw);

@@ -18,7 +18,7 @@ use redwarfs_codec::{CompressionId, Compressor, Content, raw_size};
 use redwarfs_format::BlockNo;
 use redwarfs_format::section::{Section, SectionHeader, SectionType, Version};
 use redwarfs_reader::Image;
-use redwarfs_writer::emit::Emitter;
+use redwarfs_writer::emit::{Emitter, records};
 use redwarfs_writer::ordered::{self, Turn, lower_priority, thread};
 use redwarfs_writer::{Counters, thread_cpu_ns};
 
@@ -405,7 +405,14 @@ impl Workshop<'_> {
             } => self.compress(number, codec, &content, raw),
             Work::Recode(section, spec) => {
                 let raw = image.decode_section(&section)?;
-                let compressed = spec.compressor().compress(&raw)?;
+                let mut compressor = spec.compressor();
+                let compressed = match section.ty {
+                    SectionType::METADATA_V2 => {
+                        let tables = records(&image.metadata().memory_usage()?.tables());
+                        compressor.compress_tables(&raw, &tables, raw.len())?
+                    }
+                    _ => compressor.compress(&raw)?,
+                };
                 let size = raw.len() as u64;
                 let payload = compressed.data.unwrap_or(raw);
                 let header = SectionHeader::seal(number, section.ty, compressed.id, &payload);

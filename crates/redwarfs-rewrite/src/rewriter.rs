@@ -167,10 +167,8 @@ pub fn rewrite(
         let codecs = MetadataCodecs {
             schema: &options.schema_compression,
             main: &options.metadata_compression,
-            alternative: options
-                .metadata_alternative
-                .as_ref()
-                .filter(|_| options.memory_limit.is_none()),
+            alternative: options.metadata_alternative.as_ref(),
+            has_room: &|_, _, _| options.memory_limit.is_none(),
         };
         emitter.metadata(frozen, &codecs)?;
     } else {

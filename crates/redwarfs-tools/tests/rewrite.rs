@@ -103,6 +103,32 @@ fn blocks(image: &Image) -> Vec<Vec<u8>> {
 }
 
 #[test]
+fn recompressed_metadata_are_those_of_a_build() {
+    let place = Place::new();
+    let tree = place.path("tree");
+    for number in 0..3000 {
+        let directory = tree.join(format!("{}", number / 100));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join(format!("file{number}")), number.to_string()).unwrap();
+    }
+    let [zstd, lzma] = ["zstd:level=3", "lzma:level=9"].map(|codec| {
+        let image = place.path(codec);
+        let mut args = Place::args(&tree, &image, &["--no-create-timestamp", "--no-history"]);
+        args.extend(["--metadata-compression", codec].map(OsStr::new));
+        must(MKDWARFS, args);
+        image
+    });
+    let options = [
+        "--recompress=metadata",
+        "--metadata-compression=lzma:level=9",
+    ];
+    let after = open(&place.rewrite(&zstd, &options));
+    for ty in [SectionType::METADATA_V2_SCHEMA, SectionType::METADATA_V2] {
+        assert!(payload(&after, ty) == payload(&open(&lzma), ty), "{ty}");
+    }
+}
+
+#[test]
 fn modes_say_what_is_recompressed() {
     let place = Place::new();
     let source = golden("basic-lzma").image;

@@ -24,7 +24,7 @@ use redwarfs_codec::{CodecSpec, ContentKind};
 
 use crate::contents::{Fragments, Item};
 use crate::error::{Error, Result};
-use crate::options::{BuildOptions, Order};
+use crate::options::{BuildOptions, Order, TimeResolution};
 use crate::progress::{Level, Progress};
 use crate::segmenter;
 use crate::settings::StreamSettings;
@@ -56,8 +56,11 @@ const COMPARED: u64 = 88;
 const CONTENT: u64 = 80;
 /// The files of a content, its chunk, and their places, while metadata is made.
 const PLACED_CONTENT: u64 = 64;
-/// An entry and its inode in finished metadata, without its name: half as much again as usual.
-const STORED_ENTRY: u64 = 28;
+/// An entry and its inode in finished metadata, without its name: twice four bytes for its name and its inode, and four
+/// each for time and for mode, owner, group and links together. One of each is usual.
+const STORED_ENTRY: u64 = 20;
+/// And so much more for a time in less than seconds.
+const FINE_TIME: u64 = 4;
 /// A content in finished metadata.
 const STORED_CONTENT: u64 = 16;
 /// What ordering by digests that are no part of an item takes for a content on top.
@@ -327,7 +330,14 @@ fn tables(options: &BuildOptions, load: Load) -> u64 {
 
 /// What compressing the metadata takes: everything else is gone by then.
 fn metadata(options: &BuildOptions, load: Load) -> u64 {
-    let times = if options.keep_all_times { TIMES } else { 0 };
+    let times = match (
+        options.keep_all_times,
+        options.time_resolution == TimeResolution::SECOND,
+    ) {
+        (true, _) => TIMES,
+        (false, true) => 0,
+        (false, false) => FINE_TIME,
+    };
     let frozen = (load.entries.saturating_mul(STORED_ENTRY + times))
         .saturating_add(load.contents.saturating_mul(STORED_CONTENT))
         .saturating_add(load.text);
@@ -340,19 +350,21 @@ fn metadata(options: &BuildOptions, load: Load) -> u64 {
         .saturating_add(codec.max(frozen))
 }
 
-/// Whether there is room to compress this many bytes of metadata with a further codec. Without a limit
-/// there always is, so that an image does not depend on the machine.
+/// Whether there is room to compress this many bytes of metadata with a further codec, beside the payload of so many
+/// bytes that the first one has made. Without a limit there always is, so that an image does not depend on the machine.
 pub(crate) fn has_room(
     options: &BuildOptions,
     codec: &CodecSpec,
     load: Load,
-    frozen: usize,
+    (frozen, payload): (usize, usize),
 ) -> bool {
     let Some(limit) = options.memory_limit else {
         return true;
     };
+    // The other payload is smaller than this one.
     let needed = common(options, load)
-        .saturating_add((frozen as u64).saturating_mul(3))
+        .saturating_add(frozen as u64)
+        .saturating_add((payload as u64).saturating_mul(2))
         .saturating_add(codec.encoder_memory(frozen));
     usable(options, limit, load) >= needed
 }

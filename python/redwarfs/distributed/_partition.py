@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat as _stat
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import accumulate
 from typing import Literal
 
 from . import _similar
@@ -93,12 +95,11 @@ def partition(
     units, listed = _units(root, select)
     if by == "size":
         units.sort(key=lambda unit: (unit.size, unit.paths))
-        groups: Iterable[list[Unit]] = ([unit] for unit in units)
-    elif by == "similarity":
-        groups = _similar.groups(root, units, shards, sample, threads)
+    if by == "similarity":
+        families = _similar.families(root, units, shards, sample, threads)
     else:
-        groups = ([unit] for unit in units)
-    parts = [part for part in _slices(list(groups), shards) if part]
+        families = [[[unit]] for unit in units]
+    parts = [part for part in _slices(families, shards) if part]
     result = []
     for number, part in enumerate(parts):
         found = sorted((path, unit.kind) for unit in part for path in unit.paths)
@@ -197,13 +198,34 @@ def _units(
     return units, listed
 
 
-def _slices(groups: list[list[Unit]], count: int) -> list[list[Unit]]:
-    """Consecutive groups, each in the slice in which its middle lies."""
-    weights = [sum(unit.weight for unit in group) for group in groups]
-    total = sum(weights)
-    parts: list[list[Unit]] = [[] for _ in range(count)]
-    done = 0
-    for group, weight in zip(groups, weights):
-        parts[min(count - 1, (2 * done + weight) * count // (2 * total))].extend(group)
-        done += weight
-    return parts
+def _slices(families: list[list[list[Unit]]], count: int) -> list[list[Unit]]:
+    """Consecutive groups in slices of about the same weight. A slice ends after a family rather than within one, if it gets
+    no more than an eighth of a slice larger or smaller by that."""
+    groups = [group for family in families for group in family]
+    # The weight up to the end of each group, and which groups are the last ones of a family.
+    ends = list(accumulate((sum(unit.weight for unit in group) for group in groups), initial=0))
+    last = set(accumulate((len(family) for family in families), initial=0))
+    total = ends[-1]
+    # Multiplied by the count, so that everything is an integer.
+    slack = total // 8
+    slices: list[list[Unit]] = []
+    start = 0
+    for number in range(1, count + 1):
+        wanted = total * number
+        end = _nearest(ends, wanted, count)
+        if end not in last:
+            low = bisect_left(ends, -(-(wanted - slack) // count))
+            high = bisect_right(ends, (wanted + slack) // count)
+            near = [at for at in range(low, high) if at in last]
+            end = min(near, key=lambda at: abs(ends[at] * count - wanted), default=end)
+        end = max(start, len(groups) if number == count else end)
+        slices.append([unit for group in groups[start:end] for unit in group])
+        start = end
+    return slices
+
+
+def _nearest(ends: list[int], wanted: int, count: int) -> int:
+    """The number of the end that is nearest to a weight, which is multiplied by the count; the earlier one of two."""
+    at = bisect_left(ends, wanted // count)
+    near = range(max(0, at - 1), min(len(ends), at + 2))
+    return min(near, key=lambda at: abs(ends[at] * count - wanted))

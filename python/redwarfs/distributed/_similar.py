@@ -7,7 +7,8 @@ Files form groups. The strongest evidence counts first:
    of all words of the sample, and each has hash values of its own (MinHash with bands). For samples that have the share
    `j` of all their words in common, two pairs agree with a probability of about `3 * j**4`: nearly always for 0.8, and
    0.005 for 0.2.
-3. The last three names of their paths are equal but for numbers and letter case, as those of versions are.
+3. The last three names of their paths are equal but for letter case, numbers and digests, as those of versions are.
+4. They are large, and their own names are equal in this way, as those of a library in several packages are.
 
 A group grows up to a quarter of a shard. Groups that would be one without this limit are a family and follow each
 other. Families are put in the order of the paths of their first files, because neighbours in the tree are similar in
@@ -38,7 +39,11 @@ _WINDOW = 4096
 _FEWEST_WORDS = 8
 
 _WORD = re.compile(rb"[0-9A-Za-z_\x80-\xff]{3,}")
-_NUMBER = re.compile(r"\d+")
+# Digests have at least six digits of base 16, one of them a decimal digit.
+_DIGITS = r"(?:(?<![0-9a-z])(?=[a-f]*\d)[0-9a-f]{6,}(?![0-9a-z])|\d+)"
+_NUMBERS = re.compile(rf"{_DIGITS}(?:[-_.]?{_DIGITS})*")
+# Bytes from which a name alone says that files are similar: nearly each package has an `index.js`.
+_LARGE = 64 << 10
 
 
 class _Evidence(IntEnum):
@@ -48,19 +53,20 @@ class _Evidence(IntEnum):
     ALL_PAIRS = 1
     TWO_PAIRS = 2
     NAMES = 3
+    NAME = 4
 
 
-def groups(
+def families(
     root: str, units: list[Unit], shards: int, sample: int, threads: int
-) -> list[list[Unit]]:
-    """The units in groups of similar ones."""
+) -> list[list[list[Unit]]]:
+    """The units in families, each of one or more groups."""
     largest = sum(unit.weight for unit in units) // (shards * _GROUPS)
     keys = partial(_keys, root, sample)
     found: list[dict[_Evidence, list[Any]]] = []
     with ThreadPoolExecutor(max(1, threads)) as pool:
         for start in range(0, len(units), _WINDOW):
             found.extend(pool.map(keys, units[start : start + _WINDOW]))
-    grouped, families = _Sets(units, largest), _Sets(units, sum(unit.weight for unit in units))
+    grouped, related = _Sets(units, largest), _Sets(units, sum(unit.weight for unit in units))
     newest: dict[Any, int] = {}
     for evidence in _Evidence:
         newest.clear()
@@ -68,14 +74,15 @@ def groups(
             for key in of_unit.get(evidence, ()):
                 other = newest.get(key, number)
                 grouped.join(number, other)
-                families.join(number, other)
+                related.join(number, other)
                 # If a group is full, the next units with this key join the newer one.
                 newest[key] = number
-    members: dict[tuple[int, int], list[Unit]] = {}
-    for number, unit in enumerate(units):
-        members.setdefault((families.first(number), grouped.first(number)), []).append(unit)
     # The first unit of a set is the one with the first path.
-    return [members[key] for key in sorted(members)]
+    members: dict[int, dict[int, list[Unit]]] = {}
+    for number, unit in enumerate(units):
+        family = members.setdefault(related.first(number), {})
+        family.setdefault(grouped.first(number), []).append(unit)
+    return [list(family.values()) for family in members.values()]
 
 
 class _Sets:
@@ -108,8 +115,10 @@ def _keys(root: str, sample: int, unit: Unit) -> dict[_Evidence, list[Any]]:
     """What similar units have in common."""
     if not unit.is_file or unit.size == 0:
         return {}
-    names = _NUMBER.sub("0", unit.paths[0].lower()).split("/")
+    names = _NUMBERS.sub("0", unit.paths[0].lower()).split("/")
     keys: dict[_Evidence, list[Any]] = {_Evidence.NAMES: ["/".join(names[-3:])]}
+    if unit.size >= _LARGE:
+        keys[_Evidence.NAME] = [names[-1]]
     if sample > 0:
         data = _sample(os.path.join(root, unit.paths[0]), unit.size, sample)
         keys[_Evidence.EQUAL] = [(len(data), crc32(data))]

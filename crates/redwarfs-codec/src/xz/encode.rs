@@ -147,8 +147,8 @@ impl Encode for XzEncoder {
 }
 
 impl EncodeTables for XzEncoder {
-    fn compress(&mut self, raw: &[u8], tables: &[Table]) -> Result<Option<Vec<u8>>> {
-        tables::compress(&self.options, raw, tables)
+    fn compress(&mut self, raw: &[u8], tables: &[Table], limit: usize) -> Result<Option<Vec<u8>>> {
+        tables::compress(&self.options, raw, tables, limit)
     }
 }
 

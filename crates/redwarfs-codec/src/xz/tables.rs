@@ -77,12 +77,14 @@ impl Chain {
     }
 }
 
-/// The payload, or `None` if it would not be smaller than the input.
+/// The payload, or `None` if it would not be smaller than the input and than `limit`.
 pub(super) fn compress(
     options: &LzmaOptions,
     raw: &[u8],
     tables: &[Table],
+    limit: usize,
 ) -> Result<Option<Vec<u8>>> {
+    let limit = limit.min(raw.len());
     let mut out = vec![0; sys::LZMA_STREAM_HEADER_SIZE as usize];
     let mut flags = stream_flags();
     // SAFETY: the output has the size that the function fills.
@@ -92,10 +94,11 @@ pub(super) fn compress(
     for (part, record) in parts(raw.len(), tables) {
         let data = &raw[part];
         let chain = best(options, data, record)?;
-        records.push((block(options, chain, data, &mut out)?, data.len() as u64));
-        if out.len() >= raw.len() {
+        let space = limit.saturating_sub(out.len());
+        let Some(unpadded) = block(options, chain, data, &mut out, space)? else {
             return Ok(None);
-        }
+        };
+        records.push((unpadded, data.len() as u64));
     }
     let index = out.len();
     write_index(&records, &mut out);
@@ -105,7 +108,7 @@ pub(super) fn compress(
     // SAFETY: as above, for the bytes after the index.
     let verdict = unsafe { sys::lzma_stream_footer_encode(&flags, out[footer..].as_mut_ptr()) };
     check(verdict)?;
-    Ok((out.len() < raw.len()).then_some(out))
+    Ok((out.len() < limit).then_some(out))
 }
 
 /// Cuts `len` bytes into tables and the data between them. Each part has the size of a record, or 0.
@@ -150,16 +153,23 @@ fn best(options: &LzmaOptions, data: &[u8], record: usize) -> Result<Chain> {
     }
     for chain in candidates {
         let mut out = Vec::new();
-        block(options, chain, sample, &mut out)?;
-        if out.len() < best.0 {
+        let made = block(options, chain, sample, &mut out, usize::MAX)?;
+        if made.is_some() && out.len() < best.0 {
             best = (out.len(), chain);
         }
     }
     Ok(best.1)
 }
 
-/// Appends a block with `data`. Returns its size without padding, as the index wants it.
-fn block(options: &LzmaOptions, chain: Chain, data: &[u8], out: &mut Vec<u8>) -> Result<u64> {
+/// Appends a block with `data`, of at most `space` bytes. Returns its size without padding, as the index wants it. `None` if
+/// it does not fit.
+fn block(
+    options: &LzmaOptions,
+    chain: Chain,
+    data: &[u8],
+    out: &mut Vec<u8>,
+    space: usize,
+) -> Result<Option<u64>> {
     let mut lzma = lzma_options(options, data.len());
     lzma.lc = chain.literal_context;
     lzma.lp = chain.literal_position;
@@ -189,7 +199,7 @@ fn block(options: &LzmaOptions, chain: Chain, data: &[u8], out: &mut Vec<u8>) ->
         return Err(Error::Limit("too much data for an xz block".into()));
     }
     let start = out.len();
-    out.resize(start + bound, 0);
+    out.resize(start + bound.min(space), 0);
     let mut position = start;
     // SAFETY: all-zero is a valid value of the plain C struct. The filters, their options and
     // both buffers live through the calls, which stay within the given lengths.
@@ -209,9 +219,12 @@ fn block(options: &LzmaOptions, chain: Chain, data: &[u8], out: &mut Vec<u8>) ->
         );
         (verdict, sys::lzma_block_unpadded_size(&info))
     };
+    if verdict == sys::LZMA_BUF_ERROR {
+        return Ok(None);
+    }
     check(verdict)?;
     out.truncate(position);
-    Ok(unpadded)
+    Ok(Some(unpadded))
 }
 
 fn delta_options(distance: u32) -> sys::lzma_options_delta {

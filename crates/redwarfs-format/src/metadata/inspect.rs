@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::model::{Directory, Metadata};
 use super::view::{MetadataView, bad};
 use crate::error::Result;
-use crate::frozen::{Item, ItemList, Node, TypeInfo, Value};
+use crate::frozen::{Item, ItemList, Node, Table, TypeInfo, Value};
 
 /// Where the bytes of the metadata go.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -17,6 +17,17 @@ pub struct MemoryUsage {
     pub inodes: u64,
     /// One per table or string, in the order of their definition.
     pub rows: Vec<MemoryRow>,
+}
+
+impl MemoryUsage {
+    /// Where the lists of records are, ascending, as [`Frozen::tables`](crate::frozen::Frozen::tables) has them for metadata
+    /// that is being written. Records of which some have a size of their own, such as strings, count with their mean size.
+    #[must_use]
+    pub fn tables(&self) -> Vec<Table> {
+        let mut tables: Vec<Table> = self.rows.iter().filter_map(MemoryRow::records).collect();
+        tables.sort_unstable_by_key(|table| table.start);
+        tables
+    }
 }
 
 /// A table or string of the metadata.
@@ -33,6 +44,29 @@ pub struct MemoryRow {
     pub range: Range<u64>,
     /// What it consists of.
     pub parts: Vec<MemoryPart>,
+}
+
+impl MemoryRow {
+    /// The list of records of fixed size in it: the table itself, or the ends of strings.
+    fn records(&self) -> Option<Table> {
+        let area = |part: &MemoryPart| match &part.kind {
+            PartKind::Area(range) if part.name == "index" => Some(range.clone()),
+            _ => None,
+        };
+        let of_strings = self.parts.iter().find_map(area);
+        let is_flat = |part: &MemoryPart| matches!(part.kind, PartKind::Field(_));
+        let range = match of_strings {
+            Some(range) => range,
+            None if self.parts.iter().all(is_flat) => self.range.clone(),
+            None => return None,
+        };
+        let bits = length(&range).checked_mul(8)?.checked_div(self.count?)?;
+        Some(Table {
+            start: usize::try_from(range.start).ok()?,
+            len: usize::try_from(length(&range)).ok()?,
+            bits: u32::try_from(bits).ok()?,
+        })
+    }
 }
 
 /// A part of a [`MemoryRow`].

@@ -197,7 +197,9 @@ impl Parts {
             })
             .collect();
         let codec: CodecSpec = codec.parse().expect("a codec");
-        let made = codec.compressor().compress_tables(&part.payload, &tables);
+        let made = codec
+            .compressor()
+            .compress_tables(&part.payload, &tables, part.payload.len());
         let made = made.expect("it compresses");
         (part.compression, part.payload) = (made.id, made.data.expect("it gets smaller"));
     }

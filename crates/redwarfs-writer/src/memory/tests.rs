@@ -18,8 +18,9 @@ fn plan_of(options: &BuildOptions, load: Load, bytes: u64) -> Result<Plan> {
 fn a_second_codec_needs_room_under_a_limit_only() {
     let mut options = BuildOptions::level(7);
     let lzma: CodecSpec = "lzma:level=9".parse().unwrap();
-    let has_room =
-        |options: &BuildOptions, frozen| super::has_room(options, &lzma, Load::default(), frozen);
+    let has_room = |options: &BuildOptions, frozen| {
+        super::has_room(options, &lzma, Load::default(), (frozen, frozen))
+    };
     assert!(has_room(&options, 64 << 20));
     options.memory_limit = Some(300 << 20);
     assert!(has_room(&options, 1 << 20));

@@ -13,7 +13,7 @@ use redwarfs_format::section::{Anchor, MatchBuilder, MetadataId, SectionType};
 
 pub use self::hints::{hint_table, write_hints};
 pub use self::history::{history_entry, program_version};
-pub use self::sections::{Emitter, MetadataCodecs, WORTHWHILE, freeze_for};
+pub use self::sections::{Emitter, MetadataCodecs, WORTHWHILE, freeze_for, records};
 use crate::base::{BaseImage, NewGeneration};
 use crate::category::{self, StreamKey};
 use crate::contents::{Content, Files, Stored};
@@ -120,10 +120,10 @@ pub(crate) fn describe(
     let codecs = MetadataCodecs {
         schema: &options.schema_compression,
         main: &options.metadata_compression,
-        alternative: options
-            .metadata_alternative
-            .as_ref()
-            .filter(|codec| memory::has_room(options, codec, load, metadata_size as usize)),
+        alternative: options.metadata_alternative.as_ref(),
+        has_room: &|codec, frozen, payload| {
+            memory::has_room(options, codec, load, (frozen, payload))
+        },
     };
     emitter.metadata(frozen, &codecs)?;
     if let Some(history) = history {

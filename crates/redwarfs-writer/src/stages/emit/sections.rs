@@ -3,8 +3,8 @@
 use std::fmt;
 use std::io::Write;
 
-use redwarfs_codec::{CodecSpec, Compressed, CompressionId, Table};
-use redwarfs_format::frozen::{Frozen, Widths};
+use redwarfs_codec::{CodecSpec, CompressionId, Table};
+use redwarfs_format::frozen::{self, Frozen, Widths};
 use redwarfs_format::metadata::{EncodedTables, Metadata};
 use redwarfs_format::section::{
     GenerationId, Opening, Prelude, SectionHeader, SectionType, encode_section_index,
@@ -16,11 +16,11 @@ use crate::progress::{Counters, add};
 
 /// What a codec that is slower to read must save of an image: one part in this number.
 pub const WORTHWHILE: u64 = 100;
-/// Bytes of metadata beyond which such a codec would delay mounting too long.
-const MAX_SLOW: usize = 64 << 20;
+/// Bytes of metadata beyond which trying such a codec takes too long: half a second each MiB (512 MiB, 15 million entries).
+const MAX_SLOW: usize = 512 << 20;
 
 /// Codecs of the metadata.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone, Copy)]
 pub struct MetadataCodecs<'a> {
     /// Of the schema.
     pub schema: &'a CodecSpec,
@@ -28,6 +28,18 @@ pub struct MetadataCodecs<'a> {
     pub main: &'a CodecSpec,
     /// Takes the place of `main` if the image gets noticeably smaller.
     pub alternative: Option<&'a CodecSpec>,
+    /// Whether there is memory for the alternative, beside so many bytes of metadata and of payload.
+    pub has_room: &'a dyn Fn(&CodecSpec, usize, usize) -> bool,
+}
+
+impl fmt::Debug for MetadataCodecs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MetadataCodecs")
+            .field("schema", self.schema)
+            .field("main", self.main)
+            .field("alternative", &self.alternative)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Encodes metadata as it suits the codec that will compress it.
@@ -36,6 +48,16 @@ pub struct MetadataCodecs<'a> {
 /// If it is too large.
 pub fn freeze_for(metadata: &Metadata, codec: &CodecSpec) -> Result<Frozen> {
     Ok(EncodedTables::new(widths_for(codec)).freeze(metadata)?)
+}
+
+/// Tables of metadata for a codec that compresses each one separately.
+#[must_use]
+pub fn records(tables: &[frozen::Table]) -> Vec<Table> {
+    let of = |table: &frozen::Table| Table {
+        range: table.start..table.start + table.len,
+        record: (table.bits / 8) as usize,
+    };
+    tables.iter().map(of).collect()
 }
 
 /// Widths of integers that suit the codec which will compress the metadata.
@@ -210,28 +232,25 @@ impl<'a> Emitter<'a> {
             codecs.schema,
             frozen.schema,
         )?;
-        let tables: Vec<Table> = frozen
-            .tables
-            .iter()
-            .map(|table| Table {
-                range: table.start..table.start + table.len,
-                record: (table.bits / 8) as usize,
-            })
-            .collect();
-        let size = |compressed: &Compressed| {
-            let data = compressed.data.as_ref();
-            data.map_or(frozen.data.len(), Vec::len) as u64
-        };
+        let tables = records(&frozen.tables);
+        let len = frozen.data.len();
         let mut best = codecs
             .main
             .compressor()
-            .compress_tables(&frozen.data, &tables)?;
+            .compress_tables(&frozen.data, &tables, len)?;
+        let size = best.data.as_ref().map_or(len, Vec::len);
+        // What it must save of everything that is new in the image.
+        let least = (self.written - self.before + size as u64) / WORTHWHILE;
+        let limit = usize::try_from(least).map_or(0, |least| size.saturating_sub(least));
         if let Some(codec) = codecs.alternative.filter(|codec| codec.is_available())
-            && frozen.data.len() <= MAX_SLOW
+            && limit > 0
+            && len <= MAX_SLOW
+            && (codecs.has_room)(codec, len, size)
         {
-            let other = codec.compressor().compress_tables(&frozen.data, &tables)?;
-            let saved = size(&best).saturating_sub(size(&other));
-            if saved > (self.written - self.before + size(&best)) / WORTHWHILE {
+            let other = codec
+                .compressor()
+                .compress_tables(&frozen.data, &tables, limit)?;
+            if other.data.is_some() {
                 best = other;
             }
         }
