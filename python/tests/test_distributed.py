@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pathlib
 import pickle
+import random
 import struct
 import subprocess
 import sys
@@ -92,6 +93,34 @@ def test_contents_decide_where_names_do_not(tmp_path):
     assert pairs(distributed.partition(tmp_path, 4, "similarity")) == 8
     by_name = distributed.partition(tmp_path, 4, "similarity", sample=0)
     assert by_name != distributed.partition(tmp_path, 4, "similarity")
+
+
+def test_digests_and_numbers_in_names_do_not_count(tmp_path):
+    """Of large files a name alone says enough: those of a library in several packages share a part."""
+    chance = random.Random(1)
+    for package in range(12):
+        directory = tmp_path / f"{chance.randrange(1 << 32):x}-package" / chr(97 + package)
+        directory.mkdir(parents=True)
+        for library in ["libcore", "libextra", "libthird", "libfourth"]:
+            digest = f"{chance.randrange(1 << 32):08x}"
+            (directory / f"{library}-1{digest[1:]}.so.{package}.{package}").write_bytes(chance.randbytes(70_000))
+            (directory / f"{library}.txt").write_bytes(chance.randbytes(1000))
+    parts = distributed.partition(tmp_path, 4, "similarity")
+    libraries = [{path.rpartition("/")[2].partition("-")[0] for path in part.paths if ".so." in path} for part in parts]
+    assert sorted(map(len, libraries)) == [1, 1, 1, 1], libraries
+
+
+def test_a_part_ends_after_a_family(tmp_path):
+    """Groups are a quarter of a part at most. A family of them is only divided if parts differed too much otherwise."""
+    for name, count in [("a", 7), ("b", 9), ("c", 8)]:
+        for number in range(count):
+            (tmp_path / f"{name}{number}").write_bytes(bytes([97 + number]) * 50_000)
+
+    def families(parts):
+        return ["".join(sorted({path[0] for path in part.paths})) for part in parts]
+
+    assert families(distributed.partition(tmp_path, 3, "similarity", sample=0)) == ["a", "b", "c"]
+    assert families(distributed.partition(tmp_path, 2, "similarity", sample=0)) == ["ab", "bc"]
 
 
 def test_entries_can_be_left_out_and_trees_can_be_empty(tree, tmp_path_factory):
