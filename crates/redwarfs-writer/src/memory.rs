@@ -56,8 +56,8 @@ const COMPARED: u64 = 88;
 const CONTENT: u64 = 80;
 /// The files of a content, its chunk, and their places, while metadata is made.
 const PLACED_CONTENT: u64 = 64;
-/// An entry and its inode in finished metadata, without its name: twice four bytes for its name and its inode, and four
-/// each for time and for mode, owner, group and links together. One of each is usual.
+/// An entry and its inode in finished metadata, without its name. The entry has two numbers of four bytes. The inode has
+/// at most four bytes for the time, and usually a byte each for mode, owner, group and links. Four bytes are to spare.
 const STORED_ENTRY: u64 = 20;
 /// And so much more for a time in less than seconds.
 const FINE_TIME: u64 = 4;

@@ -131,7 +131,7 @@ fn orders_of_categories_count() {
     assert!(needed(families(), Some(Order::Path)) < plain + (2 << 20));
 }
 
-/// A source with tables of its own, such as an archive, takes more than this limit.
+/// What a source has in memory itself, such as the tree of an archive, counts beside this.
 #[test]
 fn ten_million_entries_alone_fit_two_gib_when_inodes_are_in_a_file() {
     let mut options = BuildOptions::level(7);

@@ -16,7 +16,7 @@ use crate::progress::{Counters, add};
 
 /// What a codec that is slower to read must save of an image: one part in this number.
 pub const WORTHWHILE: u64 = 100;
-/// Bytes of metadata beyond which trying such a codec takes too long: half a second each MiB (512 MiB, 15 million entries).
+/// Bytes of metadata beyond which trying such a codec takes too long: 0.3 s of CPU time for each MiB (512 MiB, 15 million entries).
 const MAX_SLOW: usize = 512 << 20;
 
 /// Codecs of the metadata.
