@@ -17,7 +17,7 @@ use redwarfs_format::section::Snapshot;
 use redwarfs_reader::{FileOfImage, Image, ImageIdentity};
 use rustix::io::Errno;
 
-use crate::descriptors::{allow_many_files, are_used_up};
+use crate::descriptors::{allow_many_files, open_with_few_files};
 use crate::error::Error;
 use crate::failures::Failures;
 use crate::image_state::{ImageState, PlaceOfImage};
@@ -505,12 +505,9 @@ impl Slots {
                 (opened, "snapshot")
             }
             Content::Image(opener) => {
-                let mut opened = opener();
-                if opened.is_err() && are_used_up() && self.close_one() {
-                    opened = opener();
-                }
-                let opened = opened.map_err(|cause| (cause.to_string(), true));
-                (opened, "image")
+                let closing = self.table().open.len() >= self.most_open;
+                let opened = open_with_few_files(&**opener, closing, || self.close_one());
+                (opened.map_err(|cause| (cause.to_string(), true)), "image")
             }
         };
         let opened = opened.and_then(|image| {
@@ -605,15 +602,15 @@ impl Slots {
         }
     }
 
-    /// Closes the image that was not used for the longest time. Returns whether there is one.
-    fn close_one(&self) -> bool {
+    /// Closes the image that was not used for the longest time.
+    fn close_one(&self) {
         let mut table = self.table();
         let current = self.current();
         let least = table.open.iter().find(|&slot| slot != current);
         let closed = least.and_then(|least| table.close(least));
-        drop(table);
         // What it holds goes without the lock.
-        closed.is_some()
+        drop(table);
+        drop(closed);
     }
 
     /// Closes the images that were not used for some time: never without a limit. Stale ones do not stay as long.
