@@ -1,21 +1,17 @@
 //! What can be wrong with what the tools are given: each gives one line that says what, where and
 //! why, the documented exit code, and leaves everything as it was.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS};
 use redwarfs_format::metadata::{DirEntry, Directory, InodeData, Metadata, freeze};
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
 use redwarfs_testkit::golden::golden;
 use redwarfs_testkit::skip;
-use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS};
 
 const OTHERS: u32 = 65534;
 

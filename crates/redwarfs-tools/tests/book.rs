@@ -14,9 +14,6 @@
 //!   - `<!-- book: fails -->`: its last command has to fail;
 //! - `<!-- book: run`, further lines and `-->` are commands that the reader does not see. `run needs ITEM` is
 //!   possible.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -25,9 +22,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
+use crate::support::MKDWARFS;
 use redwarfs_testkit::skip;
 use redwarfs_testkit::web::WebServer;
-use support::MKDWARFS;
 
 /// Languages of blocks that are not run: contents of files, and programs that other tests run.
 const OTHER_LANGUAGES: [&str; 9] = [

@@ -1,9 +1,5 @@
 //! Programs that are several tools.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -12,9 +8,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::support::build;
 use redwarfs_testkit::skip;
 use rustix::fs::MemfdFlags;
-use support::build;
 
 const UNIVERSAL: &str = env!("CARGO_BIN_EXE_redwarfs");
 const FUSE_EXTRACT: &str = env!("CARGO_BIN_EXE_redwarfs-fuse-extract");

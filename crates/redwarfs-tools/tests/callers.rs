@@ -1,8 +1,6 @@
 //! Command lines of programs and scripts that others have written for the reference, verbatim
 //! (`docs/callers.md`), and what such callers leave behind in a process that they start.
 
-mod driver;
-
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
@@ -10,7 +8,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
-use driver::{
+use crate::driver;
+use crate::driver::{
     DWARFS, LINK_IN_SBIN, Mount, as_user, can_mount, driver_of, in_namespace, kill, stderr, stdout,
     table_line, temp, unmount, wait_until,
 };

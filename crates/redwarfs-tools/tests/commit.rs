@@ -1,21 +1,18 @@
 //! `mkdwarfs --commit`: changes of a writable layer become a snapshot.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
 
-mod driver;
-#[path = "../../redwarfs-fuse/tests/writable_support/mod.rs"]
 #[allow(dead_code, reason = "the tests of the driver use more of it")]
-mod writable_support;
-
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use driver::{Mount, can_mount, kill, run, stderr, temp};
+use crate::driver;
+use crate::driver::{Mount, can_mount, kill, run, stderr, temp};
+use crate::writable_support;
+use crate::writable_support::{Picture, Random, Step, assert_same, picture};
 use redwarfs_testkit::skip;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use writable_support::{Picture, Random, Step, assert_same, picture};
 
 const MKDWARFS: &str = env!("CARGO_BIN_EXE_mkdwarfs");
 /// Number of random programs.

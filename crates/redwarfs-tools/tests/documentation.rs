@@ -1,17 +1,14 @@
 //! The documents say what is: tests that they name exist, options that they list are those of
 //! the programs, limits have the values of the source.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS, run};
 use redwarfs_format::frozen::TypeInfo;
 use redwarfs_format::metadata::metadata_type;
 use regex::Regex;
-use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS, run};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

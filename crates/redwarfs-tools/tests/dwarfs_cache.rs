@@ -1,15 +1,13 @@
 //! The block cache beside blocks that are larger than it, and blocks that are not compressed, with real
 //! mounts and the tools.
 
-mod driver;
-mod support;
-
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use driver::{Mount, can_mount, driver_of};
+use crate::driver::{Mount, can_mount, driver_of};
+use crate::support;
 use redwarfs_testkit::tree::Random;
 use rustix::process::Signal;
 use tempfile::TempDir;

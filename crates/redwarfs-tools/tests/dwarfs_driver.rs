@@ -1,7 +1,5 @@
 //! The life of a driver: starting, the background, signals, being killed, exit codes.
 
-mod driver;
-
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -9,7 +7,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use driver::{
+use crate::driver;
+use crate::driver::{
     DWARFS, Mount, PRIVATE_DEV, alive, as_user, can_mount, driver_of, dwarfs, errno, in_namespace,
     kill, run, stderr, stdout, table_line, temp, wait_until,
 };

@@ -1,14 +1,12 @@
 //! What a driver tells: log file, system log, statistics.
 
-mod driver;
-
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use driver::{
+use crate::driver::{
     Mount, PRIVATE_DEV, alive, can_mount, driver_of, dwarfs, in_namespace, kill, run, stderr, temp,
     wait_until,
 };

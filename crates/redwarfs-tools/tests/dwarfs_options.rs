@@ -1,8 +1,5 @@
 //! Every `-o` option of `dwarfs` with real mounts: what it does, not only that it is accepted.
 
-mod driver;
-mod support;
-
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
@@ -12,9 +9,11 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use driver::{
+use crate::driver;
+use crate::driver::{
     Mount, can_mount, driver_of, dwarfs, kill, run, stderr, table_line, wait_until, xattr,
 };
+use crate::support;
 use redwarfs_testkit::golden::golden;
 use redwarfs_testkit::tree::Random;
 use redwarfs_testkit::{Fields, Manifest, skip};

@@ -1,7 +1,5 @@
 //! Mounts that programs may write to: `-o rw=DIR`.
 
-mod driver;
-
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -9,7 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use driver::{
+use crate::driver;
+use crate::driver::{
     DWARFS, Mount, alive, as_user, can_mount, driver_of, in_namespace, kill, run, stderr, stdout,
     table_line, temp, wait_until,
 };

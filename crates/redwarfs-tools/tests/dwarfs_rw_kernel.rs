@@ -1,14 +1,13 @@
 //! Writable mounts whose driver is the overlayfs of the kernel: `-o rw_driver=kernel`.
 #![cfg(target_os = "linux")]
 
-mod driver;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use driver::{
+use crate::driver;
+use crate::driver::{
     Mount, as_user, can_mount, driver_of, dwarfs, kill, run, stderr, stdout, table_line, temp,
     wait_until,
 };

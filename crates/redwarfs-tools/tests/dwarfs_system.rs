@@ -1,7 +1,5 @@
 //! A driver among the other programs of a system: mount points made by itself, mount(8), manuals.
 
-mod driver;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +7,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use driver::{
+use crate::driver;
+use crate::driver::{
     DWARFS, LINK_IN_SBIN, Mount, alive, can_mount, driver_of, dwarfs, in_namespace, kill, run,
     stderr, stdout, table_line, temp, wait_until,
 };

@@ -1,7 +1,5 @@
 //! Who may read what, and what those who read take away with them.
 
-mod driver;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +7,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use driver::{Mount, as_user, can_mount, in_namespace, stderr, stdout, temp};
+use crate::driver;
+use crate::driver::{Mount, as_user, can_mount, in_namespace, stderr, stdout, temp};
 use redwarfs_testkit::golden::golden;
 use redwarfs_testkit::skip;
 

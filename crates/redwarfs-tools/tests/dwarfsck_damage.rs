@@ -1,22 +1,18 @@
 //! What `dwarfsck` says about damaged images: which section, where, and which files.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::support::{DWARFSCK, run};
 use redwarfs_format::metadata::Metadata;
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType, encode_section_index};
 use redwarfs_testkit::golden::{compat_images, golden};
 use redwarfs_testkit::mutate::{Part, Parts, Rng};
 use redwarfs_testkit::skip;
 use serde_json::Value;
-use support::{DWARFSCK, run};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

@@ -1,19 +1,15 @@
 //! What `dwarfsck` shows: every option, every detail, text and JSON, on the golden images.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use crate::support::{DWARFSCK, build, must, run};
 use redwarfs_extractor::display_path;
 use redwarfs_testkit::golden::{compat_images, golden, golden_images};
 use serde_json::Value;
-use support::{DWARFSCK, build, must, run};
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()

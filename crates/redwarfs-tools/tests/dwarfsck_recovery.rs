@@ -1,13 +1,10 @@
 //! Recovery data: made by `mkdwarfs` and `dwarfsck`, checked, used and removed.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::lasting::{Place, noise, said};
-use support::{DWARFSEXTRACT, MKDWARFS, must, run};
+use crate::support::lasting::{Place, noise, said};
+use crate::support::{DWARFSEXTRACT, MKDWARFS, must, run};
 
 /// With four files of 400,000 bytes.
 fn place(options: &[&str]) -> Place {

@@ -1,15 +1,11 @@
 //! `dwarfsck` and the program it replaces say the same about the same images.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
+use crate::support::{DWARFSCK, reference};
 use redwarfs_testkit::golden::golden_images;
 use redwarfs_testkit::skip;
-use support::{DWARFSCK, reference};
 
 /// Standard output, in UTC and the C locale.
 fn shown(program: &Path, image: &Path, options: &[&str]) -> Option<String> {

@@ -1,15 +1,12 @@
 //! Digests and signatures: made by `dwarfsck`, and demanded by `dwarfs` and `dwarfsextract`.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use crate::support::{DWARFS, DWARFSCK, DWARFSEXTRACT, Mount, build, run};
 use redwarfs_testkit::skip;
-use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, Mount, build, run};
 
 fn key(name: &str) -> String {
     let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/keys");

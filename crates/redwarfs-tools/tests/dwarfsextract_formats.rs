@@ -1,16 +1,12 @@
 //! Archives of `dwarfsextract`: formats, filters, options, judged by independent programs.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-#[path = "extract_support/mod.rs"]
-mod extract_support;
-
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 
-use extract_support::{Sample, files_below, have, list, stderr, tree_with_links};
+use crate::extract_support;
+use crate::extract_support::{Sample, files_below, have, list, stderr, tree_with_links};
 use redwarfs_testkit::skip;
 
 fn has_libarchive() -> bool {

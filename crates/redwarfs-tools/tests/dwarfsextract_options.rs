@@ -1,14 +1,10 @@
 //! Every option of `dwarfsextract` but the formats, on small images that are made here.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-#[path = "extract_support/mod.rs"]
-mod extract_support;
-
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-use extract_support::{Sample, files_below, list, stderr, tree_with_links};
+use crate::extract_support;
+use crate::extract_support::{Sample, files_below, list, stderr, tree_with_links};
 use redwarfs_extractor::{ExtractOptions, Silent, extract_to_directory};
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_testkit::skip;

@@ -2,11 +2,6 @@
 //!
 //! What is there of these file systems is mounted; a test of one that is not to be had is skipped.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-#[path = "extract_support/mod.rs"]
-mod extract_support;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use extract_support::{Sample, files_below, specials, stderr, tree_with_links};
+use crate::extract_support;
+use crate::extract_support::{Sample, files_below, specials, stderr, tree_with_links};
 use redwarfs_testkit::skip;
 use redwarfs_testkit::tree::Random;
 

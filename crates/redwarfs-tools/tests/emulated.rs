@@ -2,16 +2,15 @@
 #![cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 #![allow(unsafe_code)]
 
-mod support;
-
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use crate::support;
+use crate::support::MKDWARFS;
 use redwarfs_testkit::skip;
-use support::MKDWARFS;
 
 /// Makes `fstat` fail for a program that is about to start. Emulators answer it without nanoseconds,
 /// or with other device numbers; whoever relies on it sees something else than in a listing.

@@ -1,17 +1,13 @@
 //! Extended attributes from end to end: a directory with capabilities, access lists and labels, through
 //! images, mounts, extraction and archives, as `getfattr`, `getfacl` and the kernel see it.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-#[path = "driver/mod.rs"]
-mod driver;
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use driver::{Mount, can_mount, temp};
+use crate::driver::{Mount, can_mount, temp};
 use redwarfs_testkit::skip;
 
 const MKDWARFS: &str = env!("CARGO_BIN_EXE_mkdwarfs");

@@ -1,8 +1,5 @@
 //! What happens when the medium under a mounted image fails, ends, changes or stalls, and when
 //! the driver dies. Where mounting is impossible the tests say so and pass.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -12,13 +9,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use crate::support::{DWARFS, build};
 use redwarfs_format::metadata::Extent;
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_testkit::faulty::{FaultyFile, Medium};
 use redwarfs_testkit::skip;
 use redwarfs_testkit::tree::Random;
 use rustix::process::Signal;
-use support::{DWARFS, build};
 use tempfile::TempDir;
 
 /// For what happens soon on any machine.

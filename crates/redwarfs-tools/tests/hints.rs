@@ -1,9 +1,5 @@
 //! Hints: a mount records what a program reads first, an image stores it, and later mounts load it in one wave.
-#![allow(clippy::unwrap_used)]
-#![cfg(all(feature = "remote", unix))]
-
-mod driver;
-mod support;
+#![cfg(feature = "remote")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,13 +7,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use driver::{Mount, can_mount, dwarfs, stderr, wait_until};
+use crate::driver;
+use crate::driver::{Mount, can_mount, dwarfs, stderr, wait_until};
+use crate::support::{DWARFSCK, MKDWARFS, build, must, reference, run};
 use redwarfs_format::hints::Hints;
 use redwarfs_reader::{Image, OpenOptions, Preload, Verification};
 use redwarfs_testkit::skip;
 use redwarfs_testkit::web::{WebRequest, WebServer, round_trips};
 use rustix::process::Signal;
-use support::{DWARFSCK, MKDWARFS, build, must, reference, run};
 
 /// Files of the tree, and those of them that the program reads.
 const FILES: u32 = 400;

@@ -4,17 +4,15 @@
 //! `REDWARFS_HOSTILE` sets the number of images, `REDWARFS_FIRST_HOSTILE` the number of the first
 //! one. Many are done faster by the program `hostile` of the crate `redwarfs-testkit` with
 //! programs that were built with `--release`.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::path::Path;
 
+use crate::support;
+use crate::support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS};
 use redwarfs_testkit::fuzz::{self, mutators};
 use redwarfs_testkit::hostile::{Plan, Tools, bases, hunt, silence};
 use redwarfs_testkit::mutate::Rng;
 use redwarfs_testkit::skip;
-use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS};
 
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())

@@ -3,16 +3,12 @@
 //! The independent reader is the crate `dwarfs`: names in UTF-8, no sparse files, no packed shared
 //! files table. The reference is used where its programs are installed.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use crate::support::{DWARFSCK, DWARFSEXTRACT, Mount, build, must, reference, whole_seconds};
 use dwarfs::{Archive, AsChunks};
 use redwarfs_testkit::{Fields, Manifest, tree::Random};
-use support::{DWARFSCK, DWARFSEXTRACT, Mount, build, must, reference, whole_seconds};
 
 /// A tree of what every reader can show.
 fn plain_tree(root: &Path, seed: u64) {

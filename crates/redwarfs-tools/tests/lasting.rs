@@ -1,14 +1,11 @@
 //! Images that are repaired in parts: by patches, in memory, and with recovery data for each snapshot.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::fs;
 use std::ops::Range;
 
+use crate::support::lasting::{self, Place};
+use crate::support::{DWARFS, MKDWARFS, Mount, must, reference, run};
 use redwarfs_testkit::skip;
-use support::lasting::{self, Place};
-use support::{DWARFS, MKDWARFS, Mount, must, reference, run};
 
 /// With four files of 200,000 bytes.
 fn place(options: &[&str]) -> Place {

@@ -1,8 +1,4 @@
 //! Repaired copies, of `dwarfsck --repair=FILE` and `dwarfsextract --salvage`, where something stands in their way.
-#![cfg(unix)]
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,8 +7,8 @@ use std::path::Path;
 use redwarfs_testkit::faulty::{FaultyFile, Medium};
 use redwarfs_testkit::skip;
 
-use support::lasting::{Place, add, said};
-use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, run};
+use crate::support::lasting::{Place, add, said};
+use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, run};
 
 /// Names in a directory.
 fn names(dir: &Path) -> Vec<String> {

@@ -1,16 +1,12 @@
 //! Whatever is made from an image that not everybody may read is not readable by more users.
-#![cfg(unix)]
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
-use support::lasting::{Place, add};
-use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must};
+use crate::support::lasting::{Place, add};
+use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must};
 
 /// Runs a program for which the umask forbids nothing.
 fn open_umask<S: AsRef<OsStr>>(program: &str, args: &[S]) {

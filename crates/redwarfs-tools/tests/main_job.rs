@@ -1,11 +1,7 @@
 //! The main job, end to end: build, mount, check, unpack; everything that went in comes out.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
+use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, Mount, build, must, whole_seconds};
 use redwarfs_testkit::{Fields, Manifest, tree};
-use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, Mount, build, must, whole_seconds};
 
 const ALL_TYPES: [&str; 2] = ["--with-devices", "--with-specials"];
 

@@ -7,10 +7,6 @@
 //!
 //! `REDWARFS_MATRIX` sets how many rows are done, `all` for all of them; without it the first ones,
 //! which have most of the pairs. `REDWARFS_MATRIX_ROW` does a single one and keeps its images.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod matrix_support;
-mod support;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,13 +14,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use matrix_support::independent::{self, Files};
-use matrix_support::model::{Input, Model, expected};
-use matrix_support::options::{LEFT_OUT, Parameter, parameters, readable_parameters, space};
-use matrix_support::{Combination, Place, as_extracted, without_header};
+use crate::matrix_support::independent::{self, Files};
+use crate::matrix_support::model::{Input, Model, expected};
+use crate::matrix_support::options::{LEFT_OUT, Parameter, parameters, readable_parameters, space};
+use crate::matrix_support::{Combination, Place, as_extracted, without_header};
+use crate::support;
+use crate::support::{DWARFSEXTRACT, Mount, reference, run};
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_testkit::{Fields, Manifest, skip};
-use support::{DWARFSEXTRACT, Mount, reference, run};
 
 /// Rows that are done unless `REDWARFS_MATRIX` says otherwise.
 const USUAL_ROWS: usize = 80;

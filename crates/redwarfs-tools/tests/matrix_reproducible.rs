@@ -7,17 +7,15 @@
 //! `REDWARFS_REPRODUCE` sets the number of builds of each option set. A large tree is better done
 //! by the program `reproduce` of the crate `redwarfs-testkit` with programs that were built with
 //! `--release`.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use crate::support;
+use crate::support::{DWARFSEXTRACT, MKDWARFS};
 use redwarfs_testkit::assorted::{Extent, assorted_tree};
 use redwarfs_testkit::reproduce::{OPTION_SETS, Plan, reproduce};
 use redwarfs_testkit::{Fields, Manifest, skip};
-use support::{DWARFSEXTRACT, MKDWARFS};
 
 /// Directories with a tree in `dir`, and for files of a [`Plan`].
 fn source_and_scratch(dir: &Path) -> (PathBuf, PathBuf) {

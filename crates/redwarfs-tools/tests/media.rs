@@ -1,10 +1,6 @@
 //! Sounds and pictures through the programs and back, whatever their headers claim; and between
 //! this implementation and the reference: its payloads decode here, and ours decode there.
 
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
-
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -18,7 +14,7 @@ use redwarfs_testkit::media::{Samples, aiff, caf, fits, picture, rf64, wav, wave
 use redwarfs_testkit::tree::Random;
 use redwarfs_testkit::{Fields, Manifest};
 
-use support::{DWARFSEXTRACT, Mount, build, must, reference, whole_seconds};
+use crate::support::{DWARFSEXTRACT, Mount, build, must, reference, whole_seconds};
 
 /// Signed samples as wide as their bytes, little-endian.
 const fn plain(channels: u16, bits: u16) -> Samples {

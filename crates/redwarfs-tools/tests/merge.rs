@@ -1,7 +1,4 @@
 //! Drives `mkdwarfs` where it joins images and changes their trees.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -9,11 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use crate::support::{DWARFSCK, MKDWARFS, Mount, build, must, reference, run};
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_testkit::golden::golden;
 use redwarfs_testkit::mutate::Rng;
 use redwarfs_testkit::{Fields, Manifest, compat_images};
-use support::{DWARFSCK, MKDWARFS, Mount, build, must, reference, run};
 
 fn open(path: &Path) -> Image {
     let mut options = OpenOptions::default();

@@ -1,7 +1,5 @@
 //! Drives the `mkdwarfs` program and reads its images back.
 
-#![allow(clippy::unwrap_used)]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;

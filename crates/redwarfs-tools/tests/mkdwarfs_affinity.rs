@@ -1,8 +1,4 @@
 //! `DWARFS_WORKER_GROUP_AFFINITY`: which threads run where.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod builder;
-mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +6,7 @@ use std::io::Read;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use builder::{Place, mkdwarfs};
+use crate::builder::{Place, mkdwarfs};
 use redwarfs_testkit::skip;
 
 const AFFINITY: &str = "DWARFS_WORKER_GROUP_AFFINITY";

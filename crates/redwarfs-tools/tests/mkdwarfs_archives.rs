@@ -1,16 +1,11 @@
 //! Archives as input of `mkdwarfs`: the image is that of the unpacked directory.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod archives;
-mod builder;
-mod support;
 
 use std::fs::{self, File};
 use std::path::Path;
 use std::process::Stdio;
 
-use archives::{SAME, WITHOUT_LIBARCHIVE, has, image, piped, place, run, shell};
-use builder::{Done, mkdwarfs};
+use crate::archives::{SAME, WITHOUT_LIBARCHIVE, has, image, piped, place, run, shell};
+use crate::builder::{Done, mkdwarfs};
 use redwarfs_testkit::skip;
 
 #[test]

@@ -1,17 +1,15 @@
 //! Categorizers and their options on the command line.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;
 
+use crate::support::{
+    DWARFSCK, DWARFSEXTRACT, MKDWARFS, build, must, reference, run, whole_seconds,
+};
 use redwarfs_testkit::media::{Samples, fits, sky, wav};
 use redwarfs_testkit::tree::Random;
 use redwarfs_testkit::{Fields, Manifest, golden_images};
-use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, build, must, reference, run, whole_seconds};
 
 fn media_tree(root: &Path) {
     fs::create_dir(root).unwrap();

@@ -1,8 +1,4 @@
 //! `mkdwarfs --checkpoint`: a build that is killed goes on, and the image is that of an uninterrupted one.
-#![allow(clippy::unwrap_used)]
-#![cfg(unix)]
-
-mod support;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -12,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::support;
+use crate::support::MKDWARFS;
 use redwarfs_testkit::skip;
 use redwarfs_testkit::tree::Random;
-use support::MKDWARFS;
 
 /// Where a build is killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,4 @@
 //! Input that fails, lies or is larger than usual: each has a defined outcome and exit code.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod builder;
-mod support;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,10 +8,10 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use builder::{Done, Place};
+use crate::builder::{Done, Place};
+use crate::support::{DWARFSCK, must};
 use redwarfs_testkit::skip;
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
-use support::{DWARFSCK, must};
 
 const OTHERS: u32 = 65534;
 

@@ -1,14 +1,9 @@
 //! Container images as input of `mkdwarfs`, in the forms that Docker and OCI programs write.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod archives;
-mod builder;
-mod support;
 
 use std::fs;
 
-use archives::{has, image, piped, run, shell};
-use builder::Place;
+use crate::archives::{has, image, piped, run, shell};
+use crate::builder::Place;
 use redwarfs_testkit::skip;
 
 /// Layers `l1.tar` and `l2.tar.gz`, their digests in `d1` and so on, and what they show in `want`.

@@ -1,9 +1,5 @@
 //! What `mkdwarfs` takes from its input, and what it changes or adds: filters, lists, policies,
 //! owners, modes, declared entries.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod builder;
-mod support;
 
 use std::fs;
 use std::io::Write;
@@ -12,9 +8,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use builder::{Done, Place, mkdwarfs};
+use crate::builder::{Done, Place, mkdwarfs};
+use crate::support;
+use crate::support::{reference, run};
 use redwarfs_testkit::skip;
-use support::{reference, run};
 
 const DOCS: [&str; 5] = [
     "docs/README.md",

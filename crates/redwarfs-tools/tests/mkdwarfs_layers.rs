@@ -1,14 +1,9 @@
 //! Archives as input of `mkdwarfs`: several of them, layers with whiteouts, attributes, and packages.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod archives;
-mod builder;
-mod support;
 
 use std::fs;
 
-use archives::{has, image, place, run, shell};
-use builder::Place;
+use crate::archives::{has, image, place, run, shell};
+use crate::builder::Place;
 use redwarfs_testkit::skip;
 
 #[test]

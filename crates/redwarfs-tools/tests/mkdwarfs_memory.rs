@@ -1,6 +1,10 @@
 //! Memory limits of `mkdwarfs` when it builds and when it rewrites.
-#![allow(clippy::unwrap_used)]
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+#[path = "support/memory.rs"]
+mod memory;
+#[allow(dead_code, reason = "the other tests use the rest")]
 mod support;
 
 use std::ffi::OsStr;
@@ -9,7 +13,6 @@ use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 
 use redwarfs_testkit::skip;
-use support::memory;
 
 /// Some text, different in every file.
 fn fill(place: &Path) {

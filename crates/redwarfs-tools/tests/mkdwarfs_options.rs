@@ -1,7 +1,4 @@
 //! Every option of `mkdwarfs` that shapes the image: what it does is looked up in the image.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod builder;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use builder::{Done, Place, mkdwarfs};
+use crate::builder::{Done, Place, mkdwarfs};
 use redwarfs_format::BlockNo;
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
 use redwarfs_testkit::tree::Random;

@@ -1,15 +1,12 @@
 //! Where `mkdwarfs` writes, what becomes of a file that is there, and what the image leaves out.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod builder;
-mod support;
 
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::{Command, Stdio};
 
-use builder::{Done, Place, mkdwarfs};
+use crate::builder::{Done, Place, mkdwarfs};
+use crate::support;
 use redwarfs_testkit::skip;
 
 /// A build without `--force` and at the level `info`.

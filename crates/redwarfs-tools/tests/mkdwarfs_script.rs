@@ -1,9 +1,5 @@
 //! `mkdwarfs --script`: what scripts can do, cannot do, and what happens when they fail.
 #![cfg(feature = "lua")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod builder;
-mod support;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,10 +9,11 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use builder::{Built, Done, Place, mkdwarfs};
+use crate::builder::{Built, Done, Place, mkdwarfs};
+use crate::support;
+use crate::support::{DWARFSEXTRACT, must, reference};
 use redwarfs_testkit::layout::{Placed, placed_files};
 use redwarfs_testkit::tree::Random;
-use support::{DWARFSEXTRACT, must, reference};
 
 /// The last line of standard error.
 fn last_line(done: &Done) -> &str {

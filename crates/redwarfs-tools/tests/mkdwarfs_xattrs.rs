@@ -1,14 +1,11 @@
 //! Extended attributes, birth times and file flags: what `mkdwarfs` stores, and what the options say.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod builder;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use builder::{Built, Done, Place, mkdwarfs};
+use crate::builder::{Built, Done, Place, mkdwarfs};
 use redwarfs_testkit::skip;
 use rustix::fs::{IFlags, XattrFlags, ioctl_setflags, lsetxattr};
 

@@ -1,7 +1,5 @@
 //! The `dwarfs` program with real mounts. Where mounting is impossible the tests say so and pass.
 
-mod driver;
-
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -9,7 +7,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use driver::{
+use crate::driver::{
     Mount, can_mount, driver_of, dwarfs, errno, kill, run, stderr, table_line, wait_until, xattr,
 };
 

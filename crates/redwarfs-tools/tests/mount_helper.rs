@@ -1,13 +1,11 @@
 //! `mount.dwarfs` and `mount.fuse.dwarfs`, called by mount(8).
 #![cfg(target_os = "linux")]
 
-mod driver;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use driver::{LINK_IN_SBIN, as_user, can_mount, in_namespace, stderr, stdout, temp};
+use crate::driver::{LINK_IN_SBIN, as_user, can_mount, in_namespace, stderr, stdout, temp};
 use redwarfs_testkit::skip;
 
 const MKDWARFS: &str = env!("CARGO_BIN_EXE_mkdwarfs");

@@ -1,16 +1,11 @@
 //! Programs in front of images: what the tools make of them, and what they say.
-#![cfg(unix)]
-#![allow(clippy::unwrap_used)]
-
-mod builder;
-mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use builder::{Done, Place, mkdwarfs};
-use support::{DWARFSCK, DWARFSEXTRACT};
+use crate::builder::{Done, Place, mkdwarfs};
+use crate::support::{DWARFSCK, DWARFSEXTRACT};
 
 /// Sections as in the runtime of an AppImage: a name and its range in the program.
 const SECTIONS: [(&str, std::ops::Range<usize>); 3] = [

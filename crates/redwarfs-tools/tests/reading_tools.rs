@@ -1,9 +1,5 @@
 //! `dwarfsck` and `dwarfsextract` as programs, on the golden images and on images of old releases.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod support;
-
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -12,11 +8,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, Mount, must, run, whole_seconds};
 use redwarfs_extractor::display_path;
 use redwarfs_testkit::golden::{Golden, compat_images, golden, golden_images};
 use redwarfs_testkit::mutate::with_separator;
 use redwarfs_testkit::{Entry, Fields, Manifest, skip};
-use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, Mount, must, run, whole_seconds};
 
 /// Whether owners and devices can be restored; says so if not.
 fn is_root(test: &str) -> bool {

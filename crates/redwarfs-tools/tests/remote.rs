@@ -1,9 +1,5 @@
 //! The tools with images on a server.
-#![allow(clippy::unwrap_used)]
-#![cfg(all(feature = "remote", unix))]
-
-mod driver;
-mod support;
+#![cfg(feature = "remote")]
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use driver::{Mount, can_mount, driver_of, dwarfs, stderr, table_line, temp, wait_until};
+use crate::driver;
+use crate::driver::{Mount, can_mount, driver_of, dwarfs, stderr, table_line, temp, wait_until};
+use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, build, must, run};
 use redwarfs_testkit::web::{WebFault, WebRequest, WebServer};
-use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, build, must, run};
 
 /// Bytes that cannot be compressed.
 fn noise(n: usize, seed: u32) -> Vec<u8> {

@@ -1,10 +1,6 @@
 //! A second start with a cache on disk: what is asked for, and what happens when the cache is wrong.
 
-#![allow(clippy::unwrap_used)]
-#![cfg(all(feature = "remote", unix))]
-
-mod driver;
-mod support;
+#![cfg(feature = "remote")]
 
 use std::fs;
 use std::io;
@@ -12,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use driver::{Mount, can_mount, dwarfs, stderr, wait_until};
+use crate::driver;
+use crate::driver::{Mount, can_mount, dwarfs, stderr, wait_until};
+use crate::support::{DWARFSCK, DWARFSEXTRACT, build, must, run};
 use redwarfs_format::BlockNo;
 use redwarfs_io::DiskCache;
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_remote::{Limits, RemoteSource};
 use redwarfs_testkit::web::{WebFault, WebServer};
-use support::{DWARFSCK, DWARFSEXTRACT, build, must, run};
 
 /// An image with several blocks on a server, and a cache.
 struct Site {

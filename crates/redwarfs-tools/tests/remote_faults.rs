@@ -1,9 +1,5 @@
 //! Images on servers whose names or credentials stop working while they are mounted.
-#![allow(clippy::unwrap_used)]
 #![cfg(all(feature = "remote", target_os = "linux"))]
-
-mod driver;
-mod support;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -11,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use driver::{Mount, can_mount, dwarfs, errno, in_namespace, stderr, temp, wait_until};
+use crate::driver;
+use crate::driver::{Mount, can_mount, dwarfs, errno, in_namespace, stderr, temp, wait_until};
+use crate::support::build;
 use redwarfs_testkit::mutate::Rng;
 use redwarfs_testkit::web::{WebFault, WebServer};
-use support::build;
 
 const SIZE: usize = 2 << 20;
 

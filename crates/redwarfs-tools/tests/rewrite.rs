@@ -1,13 +1,11 @@
 //! Drives `mkdwarfs` as a rewriter of images.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
+use crate::support::{MKDWARFS, must, reference, run};
 use redwarfs_format::BlockNo;
 use redwarfs_format::frozen::{Field, Schema};
 use redwarfs_format::section::{CompressionId, SectionType, Version};
@@ -15,7 +13,6 @@ use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_testkit::golden::golden;
 use redwarfs_testkit::mutate::Parts;
 use redwarfs_testkit::{Fields, Golden, Manifest, compat_images, golden_images};
-use support::{MKDWARFS, must, reference, run};
 
 fn open(path: &Path) -> Image {
     let mut options = OpenOptions::default();

@@ -1,9 +1,5 @@
 //! The tools with images in an object store. `scripts/test-s3` starts one, and names it in `REDWARFS_TEST_S3`.
-#![allow(clippy::unwrap_used)]
-#![cfg(all(feature = "remote", unix))]
-
-mod driver;
-mod support;
+#![cfg(feature = "remote")]
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,9 +8,10 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use driver::{can_mount, stderr, table_line, temp, wait_until};
+use crate::driver;
+use crate::driver::{can_mount, stderr, table_line, temp, wait_until};
+use crate::support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS};
 use redwarfs_testkit::skip;
-use support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS};
 
 /// A bucket of its own on the server.
 struct Bucket {

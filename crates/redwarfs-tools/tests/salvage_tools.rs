@@ -1,12 +1,9 @@
 //! `dwarfsextract --salvage` and `dwarfsck --salvage-report` on damaged images.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::fs;
 use std::path::Path;
 
-use support::lasting::{Place, noise, said};
+use crate::support::lasting::{Place, noise, said};
 
 /// With eight small files and a large one.
 fn place() -> Place {

@@ -1,13 +1,10 @@
 //! `dwarfsck --scrub`: a verification in several runs.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use support::{DWARFSCK, build, run};
+use crate::support::{DWARFSCK, build, run};
 
 fn image(dir: &Path) -> PathBuf {
     let tree = dir.join("tree");

@@ -1,9 +1,5 @@
 //! Several images side by side in one mount, and their control socket.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
-
-mod driver;
-mod support;
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -14,11 +10,12 @@ use std::process::Output;
 use std::thread::sleep;
 use std::time::Duration;
 
-use driver::{
+use crate::driver;
+use crate::driver::{
     DWARFS, Mount, can_mount, driver_of, dwarfs, errno, stat_field, stderr, wait_until, xattr,
 };
+use crate::support::{MKDWARFS, must};
 use rustix::process::Signal;
-use support::{MKDWARFS, must};
 
 /// Images in a directory.
 struct Images(tempfile::TempDir);
@@ -427,7 +424,7 @@ fn few_descriptors_are_enough_for_many_images() {
     }
     let images = Images::new();
     let first = images.make("0.dwarfs", "text");
-    for number in 1..40 {
+    for number in 1..400 {
         fs::copy(&first, images.path(&format!("{number}.dwarfs"))).unwrap();
     }
     let mount = Mount::on(Mount::new_dir());
@@ -438,7 +435,7 @@ fn few_descriptors_are_enough_for_many_images() {
         .output();
     let output = output.expect("prlimit can be started");
     assert!(output.status.success(), "{}", stderr(&output));
-    for number in 0..40 {
+    for number in 0..400 {
         let who = mount.point().join(format!("{number}/who"));
         assert_eq!(fs::read_to_string(who).unwrap(), "text");
     }

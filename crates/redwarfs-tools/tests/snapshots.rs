@@ -1,10 +1,5 @@
 //! Snapshots through the programs: made by `mkdwarfs --append`, listed, compared, changed and given back by
 //! `dwarfsck`, extracted, mounted, and read by the reference.
-#![cfg(unix)]
-#![allow(clippy::unwrap_used)]
-
-mod driver;
-mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use driver::{Mount, can_mount};
+use crate::driver::{Mount, can_mount};
+use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
 use redwarfs_testkit::skip;
 use redwarfs_testkit::tree::Random;
-use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
 
 /// A time long before the images are made.
 const OLD: Duration = Duration::from_secs(1_600_000_000);

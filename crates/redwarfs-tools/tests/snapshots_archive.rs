@@ -1,18 +1,14 @@
 //! Archives of snapshots through the programs: made, listed, read, mounted, continued, changed, and read by the reference.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
-
-mod driver;
-mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use driver::{Mount, can_mount};
+use crate::driver::{Mount, can_mount};
+use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
 use redwarfs_testkit::tree::Random;
 use serde_json::Value;
-use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
 
 type Files = BTreeMap<String, Vec<u8>>;
 

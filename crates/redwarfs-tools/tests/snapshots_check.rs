@@ -1,16 +1,12 @@
 //! The check of all snapshots of an image, and what changes of snapshots say: messages, JSON and exit codes.
-#![cfg(unix)]
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::path::PathBuf;
 use std::process::Output;
 
+use crate::support::{DWARFSCK, MKDWARFS, must, run};
 use redwarfs_testkit::tree::Random;
 use serde_json::Value;
-use support::{DWARFSCK, MKDWARFS, must, run};
 
 /// An image with the snapshots `s1` to `s4`. Each has a file of its own beside a common one.
 struct Nights {

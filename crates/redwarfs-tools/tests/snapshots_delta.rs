@@ -1,13 +1,10 @@
 //! A delta file between two images that know nothing of each other.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
 use redwarfs_testkit::tree::Random;
-use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
 
 struct Place {
     dir: tempfile::TempDir,

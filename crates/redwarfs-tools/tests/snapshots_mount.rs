@@ -1,9 +1,5 @@
 //! The directory of snapshots in a mount.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
-
-mod driver;
-mod support;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -11,8 +7,8 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use driver::{Mount, can_mount, dwarfs, errno, stderr};
-use support::{DWARFSCK, MKDWARFS, must};
+use crate::driver::{Mount, can_mount, dwarfs, errno, stderr};
+use crate::support::{DWARFSCK, MKDWARFS, must};
 
 /// An image with a snapshot for each of its trees.
 struct History {

@@ -1,9 +1,5 @@
 //! Mounts that move to newer snapshots of their image.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
-
-mod driver;
-mod support;
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -12,9 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use driver::{DWARFS, Mount, can_mount, dwarfs, errno, stderr, wait_until};
+use crate::driver;
+use crate::driver::{DWARFS, Mount, can_mount, dwarfs, errno, stderr, wait_until};
+use crate::support::{DWARFSCK, MKDWARFS, must};
 use rustix::process::Signal;
-use support::{DWARFSCK, MKDWARFS, must};
 
 /// An image and the tree that it gets snapshots of.
 struct Night {

@@ -1,9 +1,5 @@
 //! Opening snapshots of a mount: what waits for it, and how often it is tried.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
-
-mod driver;
-mod support;
 
 use std::fs;
 use std::io;
@@ -14,11 +10,11 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use driver::{can_mount, errno, wait_until};
+use crate::driver::{can_mount, errno, wait_until};
+use crate::support::{DWARFSCK, MKDWARFS, must};
 use redwarfs_fuse::{MountOptions, Mounted};
 use redwarfs_io::{MemorySource, Source};
 use redwarfs_reader::{Image, OpenOptions};
-use support::{DWARFSCK, MKDWARFS, must};
 
 #[derive(Debug, Default)]
 struct State {

@@ -1,17 +1,13 @@
 //! The space of deleted snapshots, given back in place.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
-
-mod driver;
-mod support;
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use driver::{Mount, can_mount};
+use crate::driver::{Mount, can_mount};
+use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
 use redwarfs_testkit::tree::Random;
-use support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
 
 /// An image of the three snapshots `s1`, `s2` and `s3`, each with another file of 400,000 bytes.
 struct Place {

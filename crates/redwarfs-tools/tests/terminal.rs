@@ -1,7 +1,4 @@
 //! The programs on a terminal: a shell on a pseudo-terminal, as seen on an emulated screen.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,10 +8,10 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use crate::support::{DWARFS, DWARFSEXTRACT, MKDWARFS, build};
 use redwarfs_testkit::skip;
 use redwarfs_testkit::tree::Random;
 use regex::Regex;
-use support::{DWARFS, DWARFSEXTRACT, MKDWARFS, build};
 
 /// Nothing takes as long.
 const PATIENCE: Duration = Duration::from_secs(120);

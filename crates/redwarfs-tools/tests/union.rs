@@ -1,9 +1,5 @@
 //! Images as layers of one tree, beside overlayfs of the kernel.
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used)]
-
-mod driver;
-mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,11 +7,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use driver::{Mount, can_mount, dwarfs, errno, stderr, xattr};
+use crate::driver;
+use crate::driver::{Mount, can_mount, dwarfs, errno, stderr, xattr};
+use crate::support::{MKDWARFS, must};
 use redwarfs_testkit::skip;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use support::{MKDWARFS, must};
 
 /// A directory on a file system of its own, which overlayfs accepts as a layer.
 struct Place(tempfile::TempDir);

@@ -1,9 +1,4 @@
 //! Directories, their archives, and images of both.
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    reason = "every test binary uses a part of this"
-)]
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,9 +1,4 @@
 //! Running `mkdwarfs` on small trees and looking into what it makes.
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    reason = "every test binary uses a part of this"
-)]
 
 use std::ffi::OsStr;
 use std::fs;

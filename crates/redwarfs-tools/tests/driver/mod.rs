@@ -1,5 +1,4 @@
 //! What the tests with real mounts share.
-#![allow(dead_code, reason = "every test binary uses a part of this")]
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,7 +1,5 @@
 //! Small source trees, images of them, and the program under test.
 
-#![allow(dead_code, reason = "not every test uses everything")]
-
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, PermissionsExt};

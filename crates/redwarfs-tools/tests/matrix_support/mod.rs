@@ -1,5 +1,4 @@
 //! Images with many combinations of options, what they have to show, and who reads them.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 pub(crate) mod independent;
 pub(crate) mod model;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use redwarfs_testkit::process::{self, End, Limits, Run};
 
-use super::MKDWARFS;
+use crate::support::MKDWARFS;
 
 const MIB: f64 = 1_048_576.0;
 

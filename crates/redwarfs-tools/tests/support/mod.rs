@@ -1,8 +1,6 @@
 //! What the tests of the programs share.
-#![allow(dead_code, reason = "every test binary uses a part of this")]
 
 pub(crate) mod lasting;
-pub(crate) mod memory;
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -1,0 +1,97 @@
+//! All tests of the programs, as one program: each program more takes seconds to link.
+#![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod archives;
+mod builder;
+mod driver;
+mod extract_support;
+mod matrix_support;
+mod support;
+#[allow(dead_code, reason = "the tests of redwarfs-fuse use the rest")]
+#[path = "../../redwarfs-fuse/tests/writable_support/mod.rs"]
+mod writable_support;
+
+mod bad_input;
+mod book;
+mod bundles;
+mod callers;
+mod commit;
+mod documentation;
+mod dwarfs_cache;
+mod dwarfs_driver;
+mod dwarfs_logs;
+mod dwarfs_options;
+mod dwarfs_rw;
+mod dwarfs_rw_kernel;
+mod dwarfs_system;
+mod dwarfs_users;
+mod dwarfsck_damage;
+mod dwarfsck_output;
+mod dwarfsck_recovery;
+mod dwarfsck_reference;
+mod dwarfsck_signing;
+mod dwarfsextract_formats;
+mod dwarfsextract_options;
+mod dwarfsextract_targets;
+mod emulated;
+mod extended;
+mod faults;
+mod hints;
+mod hostile;
+mod independent;
+mod lasting;
+mod lasting_copies;
+mod lasting_modes;
+mod main_job;
+mod matrix;
+mod matrix_reproducible;
+mod media;
+mod merge;
+mod mkdwarfs;
+mod mkdwarfs_affinity;
+mod mkdwarfs_archives;
+mod mkdwarfs_categories;
+mod mkdwarfs_checkpoint;
+mod mkdwarfs_failing;
+mod mkdwarfs_images;
+mod mkdwarfs_input;
+mod mkdwarfs_layers;
+mod mkdwarfs_options;
+mod mkdwarfs_output;
+mod mkdwarfs_script;
+mod mkdwarfs_xattrs;
+mod mount;
+mod mount_helper;
+mod programs;
+mod reading_tools;
+mod remote;
+mod remote_cache;
+mod remote_faults;
+mod rewrite;
+mod s3;
+mod salvage_tools;
+mod scrub;
+mod several_images;
+mod snapshots;
+mod snapshots_archive;
+mod snapshots_check;
+mod snapshots_delta;
+mod snapshots_mount;
+mod snapshots_newest;
+mod snapshots_opening;
+mod snapshots_space;
+mod terminal;
+mod union;
+
+#[test]
+fn every_file_of_tests_is_part_of_this_program() {
+    let modules = include_str!("tools.rs");
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/tests")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        match name.strip_suffix(".rs") {
+            None | Some("tools" | "mkdwarfs_memory") => {}
+            Some(module) => assert!(modules.contains(&format!("\nmod {module};\n")), "{name}"),
+        }
+    }
+}
