@@ -75,6 +75,7 @@ mod scrub;
 mod several_images;
 mod snapshots;
 mod snapshots_archive;
+mod snapshots_changed;
 mod snapshots_check;
 mod snapshots_delta;
 mod snapshots_mount;

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 
 use super::args::Args;
 use super::recovery::say;
-use super::snapshots::{failed, find, lock, open, table};
+use super::snapshots::{failed, find, lock, open, table, try_lock};
 use crate::common::open::snapshot_choice;
 use crate::common::time::LocalTime;
-use crate::common::{Result, ToolError};
+use crate::common::{Logger, Result, ToolError};
 
 /// The changes that the options ask for, and what they make of the table.
 struct Changes {
@@ -24,13 +24,16 @@ struct Changes {
 }
 
 /// Changes the table of the image, or says what would be changed.
-pub(super) fn run(args: &Args, input: &Path, workers: usize) -> Result<()> {
+pub(super) fn run(args: &Args, input: &Path, workers: usize, logger: &Logger) -> Result<()> {
     let image = open(args, None, input, workers)?;
     let changes = Changes::of(args, table(&image)?, input)?;
     let dry_run = args.snapshots.dry_run;
     let done = match (changes.changes.is_empty(), dry_run) {
         (true, _) => Ok(()),
-        (false, true) => redwarfs_append::changeable(&image),
+        (false, true) => {
+            try_lock(input, logger);
+            redwarfs_append::changeable(&image)
+        }
         (false, false) => {
             redwarfs_append::change(&lock(input)?, args.image_offset, &changes.changes).map(drop)
         }

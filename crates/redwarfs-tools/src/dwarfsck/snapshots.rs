@@ -179,8 +179,8 @@ pub(super) fn run(
     match task {
         Task::List => list(args, &open(args, None, input, workers)?)?,
         Task::Diff(old, new) => diff(args, [old, new], input, workers)?,
-        Task::RollBack(choice) => roll_back(args, choice, input, workers)?,
-        Task::Change => snapshot_changes::run(args, input, workers)?,
+        Task::RollBack(choice) => roll_back(args, choice, input, workers, logger)?,
+        Task::Change => snapshot_changes::run(args, input, workers, logger)?,
         Task::Punch => punch(args, input, workers, logger)?,
         Task::Compact(output) => compact(args, input, output, workers, logger)?,
     }
@@ -388,7 +388,24 @@ pub(super) fn find<'t>(
     })
 }
 
-fn roll_back(args: &Args, choice: &SnapshotChoice, input: &Path, workers: usize) -> Result<()> {
+/// Warns in a dry run of what would keep the file from being changed: no permission, or somebody who writes to it.
+pub(super) fn try_lock(input: &Path, logger: &Logger) {
+    if let Err(error) = lock(input) {
+        warn_of_failure(&error, logger);
+    }
+}
+
+fn warn_of_failure(error: &ToolError, logger: &Logger) {
+    logger.warn(format_args!("without --dry-run, this would fail: {error}"));
+}
+
+fn roll_back(
+    args: &Args,
+    choice: &SnapshotChoice,
+    input: &Path,
+    workers: usize,
+    logger: &Logger,
+) -> Result<()> {
     let image = open(args, None, input, workers)?;
     let table = table(&image)?;
     let found = find(choice, &table, input)?;
@@ -397,6 +414,7 @@ fn roll_back(args: &Args, choice: &SnapshotChoice, input: &Path, workers: usize)
     let later = counted(lost, "later snapshot", "later snapshots");
     let dry_run = args.snapshots.dry_run;
     let cut = if dry_run {
+        try_lock(input, logger);
         RollBack::plan(&image, choice).map(|plan| plan.freed)
     } else {
         redwarfs_append::roll_back(&lock(input)?, args.image_offset, choice)
@@ -483,6 +501,7 @@ fn punch(args: &Args, input: &Path, workers: usize, logger: &Logger) -> Result<(
     };
     if args.snapshots.dry_run {
         redwarfs_append::changeable(&image).map_err(fail)?;
+        try_lock(input, logger);
         let plan = redwarfs_append::Punching::of(&image).map_err(fail)?;
         let result = plan.result();
         return say(args, &report("would free", &result), &in_json(&result));
@@ -569,7 +588,16 @@ fn compact(
         };
         plan.rebuild(&options, archiving, out, &progress, &stop)
     };
+    let cannot = |e: std::io::Error| {
+        ToolError::new("cannot write image")
+            .path(output)
+            .cause(io_cause(&e))
+    };
+    let create = || create_derived(output, Overwrite::No, &[input], logger).map_err(cannot);
     if own.dry_run {
+        if let Err(error) = create() {
+            warn_of_failure(&error, logger);
+        }
         let result = match anew {
             // Nobody knows before what it comes to.
             true => write(&mut std::io::sink()).map_err(fail)?,
@@ -577,13 +605,7 @@ fn compact(
         };
         return say(args, &report("would free", &result), &in_json(&result));
     }
-    let cannot = |e: std::io::Error| {
-        ToolError::new("cannot write image")
-            .path(output)
-            .cause(io_cause(&e))
-    };
-    let file: AtomicFile =
-        create_derived(output, Overwrite::No, &[input], logger).map_err(cannot)?;
+    let file: AtomicFile = create()?;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
     warn_of_dropped(&image, anew, logger);
     let done = write(&mut out).map_err(fail)?;
