@@ -37,6 +37,9 @@ fn dry_runs_say_what_would_be_in_the_way() {
         warning.contains("without --dry-run, this would fail: cannot write image: "),
         "{warning}"
     );
+    let pipe = place.dir.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU).unwrap();
+    assert_eq!(dry(&["--compact", pipe.to_str().unwrap()]), "");
     let _writer = redwarfs_io::LockedFile::open(&place.image).unwrap();
     for change in &changes[..3] {
         let warning = dry(change);

@@ -595,7 +595,10 @@ fn compact(
     };
     let create = || create_derived(output, Overwrite::No, &[input], logger).map_err(cannot);
     if own.dry_run {
-        if let Err(error) = create() {
+        // Opening a pipe would wait for its reader.
+        let is_stream =
+            std::fs::metadata(output).is_ok_and(|found| !found.is_file() && !found.is_dir());
+        if !is_stream && let Err(error) = create() {
             warn_of_failure(&error, logger);
         }
         let result = match anew {
