@@ -181,8 +181,10 @@ impl GenerationsCheck {
                 None => run.judge(snapshot, SnapshotVerdict::Gone),
             }
         }
-        for trees in generations.values().rev() {
-            run.generation(trees);
+        let mut rest = generations.iter().rev().peekable();
+        while let Some((_, trees)) = rest.next() {
+            let older = rest.peek().map_or(0, |(index, _)| **index);
+            run.generation(trees, older);
         }
         run.rest();
         run.finish(newest)
@@ -208,8 +210,6 @@ struct Run<'a> {
     examined: HashMap<u64, Examined>,
     /// Where sections are whose headers are damaged, in the view of a generation: start and end.
     lost: BTreeMap<u64, u64>,
-    /// Where the metadata of the generations is. Each has its own.
-    metadata: HashSet<u64>,
     /// Findings with a place that are in a report.
     reported: HashSet<(FindingKind, u64)>,
     /// The index of the newest generation, if it is known already that it cannot be opened.
@@ -238,7 +238,6 @@ impl<'a> Run<'a> {
             headers: HashMap::new(),
             examined: HashMap::new(),
             lost: BTreeMap::new(),
-            metadata: HashSet::new(),
             reported: HashSet::new(),
             lost_index: index.filter(|_| is_lost).map(|index| index.header_offset),
             verdicts: BTreeMap::new(),
@@ -318,8 +317,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Checks a generation, which has the trees of some snapshots.
-    fn generation(&mut self, trees: &[&Snapshot]) {
+    /// Checks a generation, which has the trees of some snapshots. The index of the next older one is at `older`.
+    fn generation(&mut self, trees: &[&Snapshot], older: u64) {
         let Some(&newest) = trees.last() else {
             return;
         };
@@ -338,7 +337,8 @@ impl<'a> Run<'a> {
             .sections
             .iter()
             .find(|section| section.ty == SectionType::METADATA_V2);
-        if metadata.is_some_and(|section| !self.metadata.insert(section.header_offset)) {
+        // Each has its own, or the same metadata could be read for each.
+        if metadata.is_some_and(|section| section.header_offset < older) {
             let what = "its metadata is that of another snapshot";
             return self.lost(trees, Error::corrupt(what));
         }
