@@ -1,16 +1,16 @@
 //! The check of all generations of a file: what it says of each snapshot, compared with reading them.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use crate::support::{Files, append, archived, build, changed, nights, open, options, read};
 use redwarfs_append::TableChange;
 use redwarfs_format::GenerationNo;
 use redwarfs_format::metadata::FileType;
-use redwarfs_format::section::{SectionHeader, SectionType};
+use redwarfs_format::section::{
+    CompressionId, SectionHeader, SectionType, encode_section_index, parse_section_index,
+};
 use redwarfs_io::{MemorySource, Source};
 use redwarfs_reader::check::{
     CheckOptions, CheckReport, DeclaredImage, Finding, FindingKind, GenerationsCheck,
@@ -18,7 +18,6 @@ use redwarfs_reader::check::{
 };
 use redwarfs_reader::{Image, ImageOffset, OpenOptions};
 use redwarfs_testkit::tree::Random;
-use support::{Files, append, archived, build, changed, nights, open, options, read};
 
 fn check_options(mode: VerifyMode, decode: bool) -> CheckOptions {
     let mut options = CheckOptions::default();
@@ -223,6 +222,57 @@ fn damage_of_a_shared_block_is_one_error_of_the_newest_snapshot_that_has_it() {
     assert_eq!(of, [Some(GenerationNo(2)); 2]);
     let names = report.snapshots.iter().map(|one| one.verdict.name());
     assert_eq!(names.collect::<Vec<_>>(), ["ok", "lost", "ok"]);
+}
+
+/// Or many indexes could lead to the same large metadata, which would be decoded for each.
+#[test]
+fn a_generation_with_the_metadata_of_an_older_one_is_lost_alone() {
+    let (mut image, _) = nights(7, 4);
+    let of = |name, ty| {
+        let image = open(&image, Some(name));
+        let section = image.container().only_section_of_type(ty).unwrap();
+        section.header_offset
+    };
+    let moved = [SectionType::METADATA_V2_SCHEMA, SectionType::METADATA_V2]
+        .map(|ty| (ty, of("n3", ty), of("n2", ty)));
+    let third = open(&image, Some("n3"));
+    let index = third.container().sections.last().unwrap().clone();
+    let (start, end) = (
+        index.payload_offset as usize,
+        (index.payload_offset + index.length) as usize,
+    );
+    let mut entries = parse_section_index(&image[start..end]).unwrap();
+    for entry in &mut entries {
+        for (ty, from, to) in moved {
+            if *entry == (ty, from) {
+                entry.1 = to;
+            }
+        }
+    }
+    entries.sort_by_key(|(_, at)| *at);
+    let payload = encode_section_index(&entries);
+    let (ty, none) = (SectionType::SECTION_INDEX, CompressionId::NONE);
+    let header = SectionHeader::seal(index.number, ty, none, &payload).encode();
+    image.splice(
+        index.header_offset as usize..end,
+        [&header[..], &payload].concat(),
+    );
+    let options = check_options(VerifyMode::Integrity, true);
+    let (first, report) = checked(&source(&image), &options).unwrap();
+    assert!(first.is_ok());
+    let names = report.snapshots.iter().map(|one| one.verdict.name());
+    assert_eq!(names.collect::<Vec<_>>(), ["ok", "ok", "lost", "ok"]);
+    let causes: Vec<String> = report
+        .findings
+        .iter()
+        .map(|one| format!("{:?}", one.finding))
+        .collect();
+    assert!(
+        causes
+            .iter()
+            .any(|text| text.contains("that of another snapshot")),
+        "{causes:?}"
+    );
 }
 
 /// Counts how often each byte is read.

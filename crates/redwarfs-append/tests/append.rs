@@ -1,5 +1,4 @@
 //! Continuing an image: what is stored, which generations there are, and what a failure leaves behind.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,13 +1,14 @@
 //! Archives: many old trees in one generation, side by side. Each comes back as it was, whatever follows.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crate::support::{
+    Files, append, append_tree, archived, archived_in, build, build_tree, changed, check, choice,
+    medium, night, nights, open, options, read, rebuilt, rebuilt_in, rich_options, told, tree_of,
+};
 use redwarfs_append::{
     Archiving, Base, BaseOptions, Compacted, Compaction, Error, TableChange, punch, roll_back,
 };
@@ -25,10 +26,6 @@ use redwarfs_testkit::mutate::{self, Rng};
 use redwarfs_testkit::tree::Random;
 use redwarfs_writer::{
     Builder, MemoryExtent, MemoryNode, MemoryTree, Progress as _, SilentProgress,
-};
-use support::{
-    Files, append, append_tree, archived, archived_in, build, build_tree, changed, check, choice,
-    medium, night, nights, open, options, read, rebuilt, rebuilt_in, rich_options, told, tree_of,
 };
 
 /// Attributes of all kinds.

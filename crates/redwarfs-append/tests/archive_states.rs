@@ -1,13 +1,14 @@
 //! Archives in unusual states: nights with other options, empty and deleted trees, and files that end too early.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::support::{
+    Files, append, append_tree, archived, archived_in, build, build_tree, build_with, changed,
+    check, medium, nights, open, options, read, rebuilt, rich_options, told, tree_of,
+};
 use redwarfs_append::{
     Archiving, Base, BaseOptions, Compaction, Error, Punching, TableChange, Trust, change, punch,
 };
@@ -20,10 +21,6 @@ use redwarfs_reader::{CacheGroup, Image, ImageOffset, OpenOptions};
 use redwarfs_rewrite::merge::MergeOptions;
 use redwarfs_testkit::tree::Random;
 use redwarfs_writer::{Builder, MemoryNode, MemoryTree, SilentProgress, TimeResolution};
-use support::{
-    Files, append, append_tree, archived, archived_in, build, build_tree, build_with, changed,
-    check, medium, nights, open, options, read, rebuilt, rich_options, told, tree_of,
-};
 
 fn delete(image: &[u8], numbers: &[u32]) -> Vec<u8> {
     let delete = |number: &u32| TableChange::Delete(GenerationNo(*number));
@@ -333,7 +330,7 @@ fn the_metadata_of_an_archive_is_decoded_once() {
     assert_eq!(reads(), 1);
     let mut out = image.clone();
     let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
-    let summary = Builder::new(support::options(1))
+    let summary = Builder::new(crate::support::options(1))
         .append(&base, &tree_of(&states[2], 5), &mut out, &progress, &stop)
         .unwrap();
     assert_eq!((summary.block_bytes, reads()), (0, 0));

@@ -1,5 +1,4 @@
 //! How much of an old image an append reads.
-#![allow(clippy::unwrap_used)]
 
 use std::io;
 use std::sync::Arc;

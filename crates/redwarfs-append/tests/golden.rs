@@ -1,11 +1,9 @@
 //! The golden image of snapshots: each one is read as it was when the image was made, whatever version reads it.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::support::{append_tree, archived_in, build_tree, changed, open, rebuilt, rich_options};
 use redwarfs_append::{Archiving, TableChange};
 use redwarfs_format::GenerationNo;
 use redwarfs_format::metadata::{FileType, Timestamp};
@@ -18,7 +16,6 @@ use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_testkit::tree::Random;
 use redwarfs_testkit::{Fields, Manifest};
 use redwarfs_writer::{MemoryNode, MemoryTree};
-use support::{append_tree, archived_in, build_tree, changed, open, rebuilt, rich_options};
 
 /// Writes the image and its manifests, instead of only making them.
 const MAKE: &str = "REDWARFS_MAKE_GOLDEN";

@@ -1,11 +1,11 @@
 //! Many appends one after the other, as every night: each state comes back, and new data is found in old blocks.
-#![allow(clippy::unwrap_used)]
-
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::support::{
+    Files, append, build, build_with, changed, check, diff_of, night, open, options, read, tree_of,
+};
 use redwarfs_append::{Archiving, Base, BaseOptions, Compaction, TableChange};
 use redwarfs_format::GenerationNo;
 use redwarfs_format::metadata::Timestamp;
@@ -15,9 +15,6 @@ use redwarfs_reader::{Image, OpenOptions, SnapshotChoice};
 use redwarfs_rewrite::merge::MergeOptions;
 use redwarfs_testkit::tree::Random;
 use redwarfs_writer::{Builder, Progress as _, SilentProgress};
-use support::{
-    Files, append, build, build_with, changed, check, diff_of, night, open, options, read, tree_of,
-};
 
 #[test]
 fn random_nights_come_back() {

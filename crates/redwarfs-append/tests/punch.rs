@@ -1,5 +1,4 @@
 //! Giving the space of deleted generations back in place: what stays, and what a failure leaves behind.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::io;

@@ -1,9 +1,6 @@
 //! Extended attributes, access control lists, birth times and flags in archives.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::{Outcome, file, pax, read, tar};
+use crate::common::{Outcome, file, pax, read, tar};
 use redwarfs_writer::Source;
 
 fn read_one(bytes: &[u8]) -> Outcome {

@@ -1,11 +1,8 @@
 //! Archives that ask for too much, and entries that no tree can have.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod common;
 
 use std::io::Write as _;
 
-use common::{dir, entry, file, lines, pax, read, tar};
+use crate::common::{dir, entry, file, lines, pax, read, tar};
 use redwarfs_archive::{Error, Format};
 use redwarfs_writer::{Source, Symlinks, Tag};
 
@@ -80,7 +77,7 @@ fn files_are_opened_by_number_when_all_are_listed() {
     all.push(entry("hard", b'1', b"dir/8", b""));
     let bytes = tar(&all);
     let build = |source: &dyn Source| {
-        let log = common::Log::default();
+        let log = crate::common::Log::default();
         let mut image = Vec::new();
         let builder = redwarfs_writer::Builder::new(redwarfs_writer::BuildOptions::level(4));
         let running = std::sync::atomic::AtomicBool::new(false);
@@ -194,7 +191,7 @@ fn a_build_fails_if_the_file_with_the_entries_cannot_be_read() {
     });
     let source = outcome.source.unwrap();
     let build = || {
-        let log = common::Log::default();
+        let log = crate::common::Log::default();
         let mut image = Vec::new();
         let built = redwarfs_writer::Builder::new(redwarfs_writer::BuildOptions::default()).build(
             &source,

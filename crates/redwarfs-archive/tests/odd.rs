@@ -1,9 +1,6 @@
 //! Archives of every odd kind, made by hand, and what becomes of each.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::{BLOCK, Header, Outcome, dir, entry, file, lines, padded, pax, read, tar};
+use crate::common::{BLOCK, Header, Outcome, dir, entry, file, lines, padded, pax, read, tar};
 use redwarfs_archive::{Error, Format};
 use redwarfs_writer::Source;
 

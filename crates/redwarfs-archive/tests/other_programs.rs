@@ -1,9 +1,6 @@
 //! Odd tar archives as this crate, Python, bsdtar and GNU tar see them. `docs/archives.md` has the result as a
 //! table, and this test compares both. `REDWARFS_SHOW_ARCHIVES=1` prints the rows.
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -11,7 +8,7 @@ use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
-use common::{BLOCK, Header, dir, entry, file, padded, pax, tar};
+use crate::common::{BLOCK, Header, dir, entry, file, padded, pax, tar};
 use redwarfs_testkit::skip;
 
 /// Entries that are no directories, by name: a letter for the type, and the size of files.
@@ -162,7 +159,7 @@ fn listed(program: &str, path: &Path) -> (View, bool) {
 
 /// What this crate makes of an archive: its view, and what it says.
 fn own(path: &Path) -> (Option<View>, String) {
-    let outcome = common::read_file(path);
+    let outcome = crate::common::read_file(path);
     let said = outcome.messages.join("; ");
     match outcome.source {
         Err(error) => {
@@ -174,7 +171,7 @@ fn own(path: &Path) -> (Option<View>, String) {
         }
         Ok(source) => {
             let mut view = View::new();
-            for (name, kind, size) in common::entries(&source) {
+            for (name, kind, size) in crate::common::entries(&source) {
                 let text = match kind {
                     'd' => continue,
                     '-' => format!("-{size}"),

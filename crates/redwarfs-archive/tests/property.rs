@@ -1,12 +1,9 @@
 //! Any tree, written as an archive, makes the image of the tree.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod common;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicBool;
 
-use common::{Header, Log, padded, pax};
+use crate::common::{Header, Log, padded, pax};
 use proptest::prelude::*;
 use redwarfs_archive::{ArchiveOptions, read_stream};
 use redwarfs_format::device::makedev;
@@ -228,21 +225,21 @@ proptest! {
         let options = ArchiveOptions::default();
         let stop = AtomicBool::new(false);
         let source = read_stream(&archive[..], "any", &options, &log, &stop).unwrap();
-        prop_assert_eq!(common::lines(&source), common::lines(&tree));
+        prop_assert_eq!(crate::common::lines(&source), crate::common::lines(&tree));
         prop_assert!(image(&source) == image(&tree), "images differ");
         // The same where contents stay in the archive.
-        let read = common::read(&[("", &archive)], |_| ());
+        let read = crate::common::read(&[("", &archive)], |_| ());
         let source = read.source.unwrap();
         prop_assert!(image(&source) == image(&tree), "images differ");
         // The same with the least limit, with which the entries wait in a temporary file.
         let limits = (11..).map(|log| 1u64 << log);
         let limited = limits.map(|limit| {
-            common::read(&[("", &archive)], |options| options.memory_limit = Some(limit))
+            crate::common::read(&[("", &archive)], |options| options.memory_limit = Some(limit))
         });
         let limited = limited.into_iter().find(|read| read.source.is_ok()).unwrap();
         prop_assert!(all.is_empty() || limited.entries_in_file);
         let limited = limited.source.unwrap();
-        prop_assert_eq!(common::lines(&limited), common::lines(&tree));
+        prop_assert_eq!(crate::common::lines(&limited), crate::common::lines(&tree));
         prop_assert!(image(&limited) == image(&tree), "images differ");
     }
 }

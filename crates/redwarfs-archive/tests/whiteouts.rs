@@ -1,9 +1,6 @@
 //! Whiteouts that become what overlayfs takes for them.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-mod common;
-
-use common::{dir, file, lines, read, tar};
+use crate::common::{dir, file, lines, read, tar};
 use redwarfs_archive::Whiteouts;
 use redwarfs_writer::Source;
 

@@ -1,10 +1,6 @@
 //! What compressors choose by themselves: chains for tables, filters, effort.
 
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod common;
-
-use common::{compress, compressor, decode_by_parts, decode_in_steps, noise, text};
+use crate::common::{compress, compressor, decode_by_parts, decode_in_steps, noise, text};
 use proptest::prelude::*;
 use redwarfs_codec::{CompressionId as Id, Table, decompress};
 

@@ -1,10 +1,6 @@
 //! FLAC payloads: what they are made of, every layout of samples, and what damage does to them.
 
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod common;
-
-use common::{audio, compress_with, compressor, decode_in_steps, noise, put_sample, text};
+use crate::common::{audio, compress_with, compressor, decode_in_steps, noise, put_sample, text};
 use proptest::prelude::*;
 use redwarfs_codec::{
     ByteOrder, CodecSpec, CompressionId as Id, Content, Decoder, Error, Padding, PcmFormat,

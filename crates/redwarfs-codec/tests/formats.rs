@@ -1,10 +1,6 @@
 //! Payloads of every shape that the format allows, and the nearest that it does not.
 
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod common;
-
-use common::{compress, compressor, decode_by_parts, decode_in_steps, noise, text};
+use crate::common::{compress, compressor, decode_by_parts, decode_in_steps, noise, text};
 use redwarfs_codec::{CompressionId as Id, Decoder, Error, decompress, library_versions, raw_size};
 
 const LIMIT: u64 = 1 << 30;

@@ -1,7 +1,5 @@
 //! Every section of the golden images decodes, whole and in steps.
 
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::{fs, io};

@@ -3,11 +3,8 @@
 
 // Libraries search differently on other architectures.
 #![cfg(target_arch = "x86_64")]
-#![allow(clippy::unwrap_used)] // a test fails by panicking
 
-mod common;
-
-use common::{audio, compress, compress_with, noise, pixels, text};
+use crate::common::{audio, compress, compress_with, noise, pixels, text};
 use redwarfs_codec::{ByteOrder, Content, PAYLOADS, Padding, PcmFormat, PixelFormat};
 
 /// FNV-1a.

@@ -1,10 +1,6 @@
 //! Round trips over sizes, settings and step sizes, and what damage does.
 
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod common;
-
-use common::{Random, compress, compressor, decode_in_steps, noise, text};
+use crate::common::{Random, compress, compressor, decode_in_steps, noise, text};
 use proptest::prelude::*;
 use redwarfs_codec::{CompressionId as Id, Decoder, decompress};
 

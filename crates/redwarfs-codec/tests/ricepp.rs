@@ -1,10 +1,6 @@
 //! RICEPP payloads: the bytes they consist of, and what damage does to them.
 
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod common;
-
-use common::{Random, compress_with, compressor, decode_in_steps, noise, pixels, text};
+use crate::common::{Random, compress_with, compressor, decode_in_steps, noise, pixels, text};
 use proptest::prelude::*;
 use redwarfs_codec::{
     ByteOrder, CodecSpec, CompressionId as Id, Content, Error, PixelFormat, decompress, raw_size,

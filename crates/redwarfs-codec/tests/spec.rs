@@ -1,7 +1,5 @@
 //! The grammar of codec selection.
 
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
 use redwarfs_codec::{CodecSpec, help};
 
 fn error(spec: &str) -> String {

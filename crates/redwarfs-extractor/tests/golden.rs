@@ -1,7 +1,6 @@
 //! The golden images, taken apart, show what a mount of them shows.
 
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -1,7 +1,6 @@
 //! Images that try to write outside of the target.
 
 #![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,5 @@
 //! Selections that need a part of a large block.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};

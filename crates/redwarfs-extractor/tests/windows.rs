@@ -1,7 +1,6 @@
 //! The golden images, extracted on Windows.
 
 #![cfg(windows)]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -1,13 +1,9 @@
 //! Metadata of golden images: what the view shows, and freezing with identical bytes.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs::File;
 
-use common::Golden;
+use crate::common::Golden;
 use redwarfs_format::frozen::Schema;
 use redwarfs_format::metadata::{
     FileType, MetadataView, Packing, Timestamp, freeze, freeze_for_compression, thaw,
@@ -155,7 +151,7 @@ fn compare(golden: &Golden, view: &MetadataView) {
 
 #[test]
 fn views_show_what_the_manifests_say() {
-    for golden in common::current() {
+    for golden in crate::common::current() {
         let view = MetadataView::parse(&golden.schema, golden.data.clone()).unwrap();
         view.check(golden.blocks, None)
             .unwrap_or_else(|e| panic!("{}: {e}", golden.name));
@@ -165,7 +161,7 @@ fn views_show_what_the_manifests_say() {
 
 #[test]
 fn views_of_older_images_show_what_the_manifests_say() {
-    for golden in common::older() {
+    for golden in crate::common::older() {
         let view = MetadataView::parse(&golden.schema, golden.data.clone()).unwrap();
         view.check(golden.blocks, None)
             .unwrap_or_else(|e| panic!("{}: {e}", golden.name));
@@ -175,7 +171,7 @@ fn views_of_older_images_show_what_the_manifests_say() {
 
 #[test]
 fn freezing_reproduces_the_reference() {
-    for golden in common::current() {
+    for golden in crate::common::current() {
         let frozen = freeze(&thaw(&golden.schema, &golden.data).unwrap()).unwrap();
         assert!(frozen.schema == golden.schema, "schema of {}", golden.name);
         assert!(frozen.data == golden.data, "data of {}", golden.name);
@@ -184,7 +180,7 @@ fn freezing_reproduces_the_reference() {
 
 #[test]
 fn older_images_survive_freezing() {
-    for golden in common::older() {
+    for golden in crate::common::older() {
         let schema = Schema::parse(&golden.schema).unwrap();
         assert!(schema.encode_legacy() == golden.schema, "{}", golden.name);
         let metadata = thaw(&golden.schema, &golden.data).unwrap();
@@ -236,7 +232,7 @@ fn packed_metadata_shows_the_same() {
         "empty",
         "basic-no-hardlink-table",
     ] {
-        let golden = common::one(name);
+        let golden = crate::common::one(name);
         let mut plain = thaw(&golden.schema, &golden.data).unwrap();
         let view = MetadataView::parse(&golden.schema, golden.data.clone()).unwrap();
         // Undo the compression of names and targets, which is all that these images have.
@@ -266,7 +262,10 @@ fn packed_metadata_shows_the_same() {
 
 #[test]
 fn whole_bytes_hold_the_same() {
-    for golden in common::current().into_iter().chain(common::older()) {
+    for golden in crate::common::current()
+        .into_iter()
+        .chain(crate::common::older())
+    {
         let metadata = thaw(&golden.schema, &golden.data).unwrap();
         let frozen = freeze_for_compression(&metadata).unwrap();
         assert!(thaw(&frozen.schema, &frozen.data).unwrap() == metadata);
@@ -284,9 +283,9 @@ fn whole_bytes_hold_the_same() {
 
 #[test]
 fn packing_everything_equals_the_reference_but_for_the_symbol_table() {
-    let reference = common::one("many-pack-all");
+    let reference = crate::common::one("many-pack-all");
     let reference = thaw(&reference.schema, &reference.data).unwrap();
-    let golden = common::one("many-pack-plain");
+    let golden = crate::common::one("many-pack-plain");
     let mut ours = thaw(&golden.schema, &golden.data).unwrap();
     ours.pack(&Packing::all());
     assert_eq!(ours.chunk_table, reference.chunk_table);

@@ -3,7 +3,6 @@
 //! For each member there is a change of a small image; the view of the changed image is another one
 //! where a member is honoured, and the same where it only informs. A member that is in neither list
 //! fails the test.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

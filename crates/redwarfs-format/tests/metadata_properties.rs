@@ -1,9 +1,5 @@
 //! Properties of the metadata code: freezing is lossless, and no damage makes it panic.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::collection::{btree_map, vec};
@@ -306,9 +302,9 @@ fn damaged_metadata_never_panics() {
     ];
     let mut samples: Vec<(Vec<u8>, Vec<u8>)> = names
         .iter()
-        .map(|name| common::one(name))
+        .map(|name| crate::common::one(name))
         .chain(
-            common::older()
+            crate::common::older()
                 .into_iter()
                 .filter(|g| g.name.contains("v0.2.3") || g.name.contains("v0.4.1")),
         )
@@ -334,7 +330,7 @@ fn damaged_metadata_never_panics() {
 
 #[test]
 fn truncated_metadata_never_panics() {
-    let golden = common::one("one");
+    let golden = crate::common::one("one");
     for end in 0..golden.data.len() {
         exercise(&golden.schema, &golden.data[..end]);
     }

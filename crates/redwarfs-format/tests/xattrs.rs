@@ -1,6 +1,5 @@
 //! Extended attributes and file flags in the metadata: what is stored is what is read, and no table,
 //! however wrong, is trusted.
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::{BTreeMap, BTreeSet};
 

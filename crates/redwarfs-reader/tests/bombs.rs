@@ -1,6 +1,5 @@
 //! Small images that announce or unfold to something huge are refused before that costs memory
 //! or time.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! Images that are opened by their index, without a look at their start, are those that are opened from there.
-#![allow(clippy::unwrap_used)]
 
 use std::cell::RefCell;
 use std::io;

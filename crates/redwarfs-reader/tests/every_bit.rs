@@ -1,8 +1,6 @@
 //! Every flipped bit and every missing end of an image is noticed, or concerns bytes that are said
 //! not to be covered.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
-
 use std::sync::Arc;
 
 use redwarfs_format::section::{SectionHeader, SectionType};

@@ -1,11 +1,8 @@
 //! Files of very many pieces, which no golden image has.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 
-use common::one_file;
+use crate::common::one_file;
 use redwarfs_format::metadata::Chunk;
 use redwarfs_io::MemorySource;
 use redwarfs_reader::{Image, ImageOffset, MAX_PARTS, OpenOptions};

@@ -1,5 +1,4 @@
 //! The golden images show exactly what their manifests say.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

@@ -1,5 +1,4 @@
 //! Hints in images: whatever they say, the image opens and reads as without them.
-#![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
 

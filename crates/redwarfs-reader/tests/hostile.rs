@@ -1,5 +1,4 @@
 //! Damaged images and failing media: an error or the right data, never a panic, never wrong data.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

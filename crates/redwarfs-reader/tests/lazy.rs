@@ -1,13 +1,10 @@
 //! Large metadata: plain ones are read when they are needed, compressed ones are decoded when they are needed.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use common::one_file;
+use crate::common::one_file;
 use redwarfs_codec::Decoder;
 use redwarfs_format::InodeNo;
 use redwarfs_format::frozen::FrozenBytes;

@@ -3,7 +3,6 @@
 //!
 //! `REDWARFS_MUTATIONS` sets the number of damaged images, `REDWARFS_FIRST_MUTATION` the number
 //! of the first one, to repeat a failure.
-#![allow(clippy::unwrap_used)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};

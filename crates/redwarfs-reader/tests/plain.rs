@@ -1,12 +1,9 @@
 //! Files in blocks that are not compressed: bytes, parts and errors.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::one_file;
+use crate::common::one_file;
 use redwarfs_format::InodeNo;
 use redwarfs_format::metadata::Chunk;
 use redwarfs_io::{Fault, FaultSource, MemorySource, Source};

@@ -1,5 +1,4 @@
 //! Random ranges from many threads, through caches of all sizes, against whole files.
-#![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
 

@@ -1,6 +1,5 @@
 //! What the reader does besides reading: users of blocks, preloading, reading ahead, timing,
 //! images that share a file.
-#![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

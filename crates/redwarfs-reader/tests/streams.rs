@@ -1,12 +1,9 @@
 //! What is decoded ahead of readers that go through a file from front to back.
-#![allow(clippy::unwrap_used)]
-
-mod common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::one_file;
+use crate::common::one_file;
 use redwarfs_format::InodeNo;
 use redwarfs_format::metadata::Chunk;
 use redwarfs_io::MemorySource;

@@ -2,9 +2,6 @@
 //!
 //! The geometry is calculated here once more, from the pages of the intact file as chapter 11 of the format describes
 //! them, and damage is counted by comparing bytes. `REDWARFS_RECOVERY_CASES` sets the number of cases.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +15,7 @@ use redwarfs_recovery::{
 };
 use redwarfs_testkit::mutate::Rng;
 
-use support::{append, bytes, flip, go, image};
+use crate::support::{append, bytes, flip, go, image};
 
 /// One part of the recovery data, as the pages of the intact file describe it.
 #[derive(Debug, Clone)]

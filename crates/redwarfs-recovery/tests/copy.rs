@@ -1,7 +1,4 @@
 //! Copies of files that cannot be repaired where they are.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +8,7 @@ use redwarfs_io::{Fault, FaultSource, FileSource, LockedFile, MemorySource, Sour
 use redwarfs_recovery::{Error, Protection, RecoveryData, add, locate};
 use redwarfs_testkit::mutate::Rng;
 
-use support::{append, go, image};
+use crate::support::{append, go, image};
 
 fn protect(dir: &tempfile::TempDir, plain: &[u8]) -> Vec<u8> {
     let path = dir.path().join("image");

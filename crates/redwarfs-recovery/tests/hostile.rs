@@ -1,7 +1,4 @@
 //! Small files that promise more than they have.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::sync::Arc;
 
@@ -9,7 +6,7 @@ use redwarfs_format::recovery::{Geometry, HashPage, HeaderPage, PAGE, shard_hash
 use redwarfs_io::MemorySource;
 use redwarfs_recovery::{Error, RepairingSource, locate};
 
-use support::go;
+use crate::support::go;
 
 /// Pages of recovery data of 1 KiB of zeros at `start`, in a file that begins at `base`.
 fn pages(start: i64, previous: u64, base: u64) -> Vec<u8> {

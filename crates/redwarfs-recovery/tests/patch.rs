@@ -1,7 +1,4 @@
 //! Patches, and their application.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +8,7 @@ use redwarfs_io::{FileSource, LockedFile};
 use redwarfs_recovery::{Applied, Error, Protection, add, apply_patch, locate};
 use redwarfs_testkit::mutate::Rng;
 
-use support::{flip, go, image};
+use crate::support::{flip, go, image};
 
 struct Case {
     _dir: tempfile::TempDir,

@@ -1,7 +1,4 @@
 //! Images with recovery data that are damaged in many ways, and repaired to the same bytes.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,7 +12,7 @@ use redwarfs_io::{LockedFile, Medium, Source};
 use redwarfs_recovery::{Damage, Error, GeometryError, Protection, Repaired, add, locate, remove};
 use redwarfs_testkit::mutate::Rng;
 
-use support::{bytes, container, flip, go, image};
+use crate::support::{bytes, container, flip, go, image};
 
 /// A file with an image in a directory of its own.
 struct Case {

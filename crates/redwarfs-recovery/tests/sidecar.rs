@@ -1,7 +1,4 @@
 //! Recovery data in a file of its own, with which damaged images are repaired to the same bytes.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod support;
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,7 +12,7 @@ use redwarfs_recovery::{
 };
 use redwarfs_testkit::mutate::Rng;
 
-use support::{container, flip, go, image};
+use crate::support::{container, flip, go, image};
 
 /// An image and its sidecar.
 struct Case {
@@ -210,7 +207,7 @@ fn another_state_of_the_image_is_not_taken_for_damage() {
     let case = Case::new(image(b"front", &blocks, &mut Rng::new(5)), 5, 20.0);
     let mut other = case.whole.clone();
     let at = 5 + 64;
-    let payload = support::bytes(blocks[0], &mut Rng::new(7));
+    let payload = crate::support::bytes(blocks[0], &mut Rng::new(7));
     let sealed = SectionHeader::seal(0, SectionType::BLOCK, CompressionId::NONE, &payload);
     other[5..at].copy_from_slice(&sealed.encode());
     other[at..at + payload.len()].copy_from_slice(&payload);

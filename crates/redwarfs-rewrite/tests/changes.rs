@@ -1,7 +1,4 @@
 //! Changes of metadata, sections that are not known, and what goes wrong.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod common;
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use common::{codec, open, rewritten, try_open};
+use crate::common::{codec, open, rewritten, try_open};
 use redwarfs_format::frozen::{Field, Schema};
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
 use redwarfs_io::{MemorySource, Source};

@@ -1,12 +1,9 @@
 //! Extended attributes, birth times and flags through rewriting.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
-use common::{codec, open, rewritten};
+use crate::common::{codec, open, rewritten};
 use redwarfs_format::InodeNo;
 use redwarfs_format::metadata::Timestamp;
 use redwarfs_reader::Image;

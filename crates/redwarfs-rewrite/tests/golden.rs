@@ -1,9 +1,6 @@
 //! Every image that we have, rewritten in every way, shows what it showed before.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
 
-mod common;
-
-use common::{Rewritten, codec, open, rewritten};
+use crate::common::{Rewritten, codec, open, rewritten};
 use redwarfs_format::metadata::Packing;
 use redwarfs_format::section::{CompressionId, SectionType, Version};
 use redwarfs_reader::{CheckOptions, Image, VerifyMode};

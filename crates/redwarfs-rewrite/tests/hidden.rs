@@ -1,12 +1,9 @@
 //! Images with hidden sections, and with older generations in the same file: reading, checking and
 //! rewriting them.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod common;
 
 use std::sync::atomic::AtomicBool;
 
-use common::open;
+use crate::common::open;
 use redwarfs_format::section::{
     Binding, CompressionId, Footer, GenerationId, HiddenPayload, MetadataId, Prelude,
     SectionHeader, SectionType, encode_hidden_section, encode_section_index, tail_pointer,

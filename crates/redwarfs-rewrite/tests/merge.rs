@@ -1,13 +1,10 @@
 //! Joining images, and changing their trees: the result is what a build of the same tree shows.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicBool;
 
-use common::{open, try_open};
+use crate::common::{open, try_open};
 use redwarfs_reader::{CheckOptions, Image, VerifyMode};
 use redwarfs_rewrite::Error;
 use redwarfs_rewrite::merge::{MergeOptions, MergeSummary, Part, Selection, Whiteouts, merge};

@@ -1,11 +1,8 @@
 //! Joining layers, images with other times, and images of which one is damaged.
-#![allow(clippy::unwrap_used)] // a test fails by panicking
-
-mod common;
 
 use std::sync::atomic::AtomicBool;
 
-use common::{open, try_open};
+use crate::common::{open, try_open};
 use redwarfs_reader::Image;
 use redwarfs_rewrite::Error;
 use redwarfs_rewrite::merge::{Error as MergeError, MergeOptions, Part, Whiteouts, merge};

@@ -1,45 +1,42 @@
 //! Every `-o` option of `dwarfs` with real mounts: what it does, not only that it is accepted.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
-
 use crate::driver;
 use crate::driver::{
-    Mount, can_mount, driver_of, dwarfs, kill, run, stderr, table_line, wait_until, xattr,
+    Mount, can_mount, driver_of, dwarfs, kill, run, stderr, table_line, wait_until,
 };
 use crate::support;
 use redwarfs_testkit::golden::golden;
 use redwarfs_testkit::tree::Random;
 use redwarfs_testkit::{Fields, Manifest, skip};
 use rustix::process::Signal;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-fn temp() -> TempDir {
+pub(crate) fn temp() -> TempDir {
     TempDir::with_prefix("redwarfs-options-").expect("a temporary directory")
 }
 
 /// The last value of a line `name: value` in a log.
-fn statistic(log: &str, name: &str) -> Option<u64> {
+pub(crate) fn statistic(log: &str, name: &str) -> Option<u64> {
     let mark = format!(" {name}: ");
     let line = log.lines().rev().find(|line| line.contains(&mark))?;
     line.split(&mark).nth(1)?.parse().ok()
 }
 
 /// A mount in the background that writes a log.
-struct Logged {
-    mount: Mount,
-    log: PathBuf,
-    _dir: TempDir,
+pub(crate) struct Logged {
+    pub(crate) mount: Mount,
+    pub(crate) log: PathBuf,
+    pub(crate) _dir: TempDir,
 }
 
 impl Logged {
-    fn new(image: &Path, options: &str) -> Self {
+    pub(crate) fn new(image: &Path, options: &str) -> Self {
         let dir = temp();
         let log = dir.path().join("log");
         let all = format!("log_file={},debuglevel=verbose,{options}", log.display());
@@ -50,16 +47,16 @@ impl Logged {
         }
     }
 
-    fn point(&self) -> &Path {
+    pub(crate) fn point(&self) -> &Path {
         self.mount.point()
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         fs::read_to_string(&self.log).expect("a log")
     }
 
     /// Asks the driver for a statistic.
-    fn ask(&self, name: &str) -> u64 {
+    pub(crate) fn ask(&self, name: &str) -> u64 {
         let length = self.text().len();
         kill(driver_of(self.point()), Signal::USR1);
         let mut found = None;
@@ -75,7 +72,7 @@ impl Logged {
     }
 
     /// Ends the driver and returns the whole log.
-    fn end(self) -> String {
+    pub(crate) fn end(self) -> String {
         let pid = driver_of(self.point());
         kill(pid, Signal::TERM);
         wait_until("the end of the driver", || !driver::alive(pid));
@@ -91,7 +88,7 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 /// An image with one large file `big` and a few small ones.
-fn big_image(dir: &Path, options: &[&str]) -> (PathBuf, Vec<u8>) {
+pub(crate) fn big_image(dir: &Path, options: &[&str]) -> (PathBuf, Vec<u8>) {
     let tree = dir.join("tree");
     fs::create_dir(&tree).expect("mkdir");
     let content = noise(3 << 20);
@@ -473,351 +470,6 @@ fn mlock_keeps_metadata_in_memory() {
     assert!(table_line(mount.point()).is_some());
 }
 
-/// How often the driver is asked for data of a file when it is read twice.
-fn reads_of(image: &Path, name: &str, options: &str) -> usize {
-    let dir = temp();
-    let log = dir.path().join("log");
-    let all = format!(
-        "log_file={},debuglevel=debug,no_push,{options}",
-        log.display()
-    );
-    let mount = Mount::background(image, &all);
-    for _ in 0..2 {
-        fs::read(mount.point().join(name)).expect("read");
-    }
-    let text = fs::read_to_string(&log).expect("a log");
-    text.matches(" op_read(").count()
-}
-
-#[test]
-fn the_kernel_keeps_what_it_is_allowed_to() {
-    if !can_mount("the_kernel_keeps_what_it_is_allowed_to") {
-        return;
-    }
-    let image = golden("basic-default").image;
-    // Without holes.
-    let once = reads_of(&image, "text.txt", "");
-    assert!(once > 0);
-    assert_eq!(
-        reads_of(&image, "text.txt", "no_cache_files,cache_files"),
-        once
-    );
-    assert_eq!(reads_of(&image, "text.txt", "no_cache_files"), 2 * once);
-    // With holes.
-    let once = reads_of(&image, "all-hole", "cache_sparse");
-    assert!(once > 0);
-    assert_eq!(reads_of(&image, "all-hole", ""), 2 * once);
-    assert_eq!(reads_of(&image, "all-hole", "no_cache_sparse"), 2 * once);
-    assert_eq!(
-        reads_of(&image, "all-hole", "cache_sparse,no_cache_files"),
-        2 * once
-    );
-}
-
-#[test]
-fn small_files_are_pushed_unless_forbidden() {
-    if !can_mount("small_files_are_pushed_unless_forbidden") {
-        return;
-    }
-    let image = golden("many-default");
-    let pushed = |options: &str| {
-        let logged = Logged::new(&image.image, options);
-        let seen = Manifest::from_directory(logged.point(), true).expect("a readable tree");
-        image
-            .manifest()
-            .assert_same(&seen, Fields::EXTRACTED, options);
-        statistic(&logged.end(), "files pushed").expect("statistics")
-    };
-    assert_eq!(pushed("no_push"), 0);
-    assert_eq!(pushed("push,no_push"), 0);
-}
-
-#[test]
-fn a_reader_follows_unless_forbidden() {
-    const NAME: &str = "a_reader_follows_unless_forbidden";
-    if !can_mount(NAME) {
-        return;
-    }
-    let status = fs::read_to_string("/proc/self/status").expect("a status");
-    let capabilities = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    // CAP_SYS_NICE.
-    let may = capabilities.is_some_and(|mask| mask & (1 << 23) != 0);
-    if !may || std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-        redwarfs_testkit::skip(NAME, "needs two processors and the capability SYS_NICE");
-        return;
-    }
-    let image = golden("many-default");
-    let watched = |options: &str, rounds: usize| {
-        let mount = Mount::foreground(&image.image, &["-o", options]);
-        let pid = mount.child.as_ref().expect("in the foreground").id();
-        (0..rounds).any(|round| {
-            // Names that the kernel has not asked for yet.
-            for n in 0..200 {
-                assert!(!mount.point().join(format!("{round}-{n}")).exists());
-            }
-            let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("threads");
-            threads
-                .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("comm")).ok())
-                .any(|name| name.trim() == "fuse-follow")
-        })
-    };
-    assert!(watched("follow", 1_000), "nobody looks after the reader");
-    assert!(!watched("no_follow", 20));
-}
-
-/// Whether the kernel offers io_uring for FUSE, said aloud: the tests below show the one or the other.
-fn ring_is_offered(test: &str) -> bool {
-    let value = |path| fs::read_to_string(path).unwrap_or_default();
-    let offered = value("/sys/module/fuse/parameters/enable_uring").trim() == "Y"
-        && value("/proc/sys/kernel/io_uring_disabled").trim() == "0";
-    let what = if offered {
-        "over io_uring"
-    } else {
-        "falling back to /dev/fuse, because the kernel does not offer io_uring"
-    };
-    // Past the capture of the test harness.
-    let mut stderr = std::io::stderr();
-    std::io::Write::write_fmt(&mut stderr, format_args!("{test}: {what}\n")).expect("stderr");
-    offered
-}
-
-#[test]
-fn uring_is_used_where_it_is_offered() {
-    const NAME: &str = "uring_is_used_where_it_is_offered";
-    if !can_mount(NAME) {
-        return;
-    }
-    let offered = ring_is_offered(NAME);
-    let image = golden("many-default");
-    for (options, asked) in [("uring", true), ("uring,no_uring", false)] {
-        let logged = Logged::new(&image.image, &format!("{options},debuglevel=debug"));
-        let seen = Manifest::from_directory(logged.point(), true).expect("a readable tree");
-        image
-            .manifest()
-            .assert_same(&seen, Fields::EXTRACTED, options);
-        let log = logged.end();
-        let (over, back) = (
-            "requests come over io_uring",
-            "requests come through /dev/fuse",
-        );
-        assert_eq!(log.contains(over), asked && offered, "{log}");
-        assert_eq!(log.contains(back), asked && !offered, "{log}");
-        let requests = statistic(&log, "requests over io_uring").unwrap_or_default();
-        assert_eq!(requests > 0, asked && offered, "{log}");
-    }
-}
-
-/// Whatever is missing for io_uring, a mount works that works without: each number of open files makes
-/// something else fail.
-#[test]
-fn uring_falls_back_where_something_is_missing() {
-    const NAME: &str = "uring_falls_back_where_something_is_missing";
-    if !can_mount(NAME) {
-        return;
-    }
-    let offered = ring_is_offered(NAME);
-    let image = golden("one").image;
-    // Whether the driver mounts, and whether requests come over io_uring then.
-    let mounts = |limit: &str, options: &str| {
-        let dir = temp();
-        let log = dir.path().join("log");
-        let mount = Mount::on(Mount::new_dir());
-        let output = Command::new("prlimit")
-            .args([limit, driver::DWARFS])
-            .arg(&image)
-            .arg(mount.point())
-            .arg("-o")
-            .arg(format!("log_file={},{options}", log.display()))
-            .output()
-            .expect("prlimit can be started");
-        if !output.status.success() {
-            return None;
-        }
-        let read = fs::read(mount.point().join("only"));
-        assert!(read.is_ok(), "{limit} {options}: {read:?}");
-        kill(driver_of(mount.point()), Signal::USR1);
-        let mut text = String::new();
-        wait_until("statistics", || {
-            text = fs::read_to_string(&log).expect("a log");
-            statistic(&text, "bytes pushed").is_some()
-        });
-        Some(statistic(&text, "requests over io_uring").is_some())
-    };
-    let (mut fallen, mut over) = (0, 0);
-    for files in 6..50 {
-        let limit = format!("--nofile={files}");
-        if mounts(&limit, "no_uring").is_none() {
-            continue;
-        }
-        match mounts(&limit, "uring") {
-            None => panic!("{limit}: not mounted with io_uring"),
-            Some(true) => over += 1,
-            Some(false) => fallen += 1,
-        }
-    }
-    assert_eq!(over > 0, offered);
-    assert!(fallen > 0);
-}
-
-/// The driver ends while several threads read: they get what they ask for, or an error.
-#[test]
-fn uring_ends_on_a_signal_while_files_are_read() {
-    const NAME: &str = "uring_ends_on_a_signal_while_files_are_read";
-    if !can_mount(NAME) {
-        return;
-    }
-    ring_is_offered(NAME);
-    let dir = temp();
-    let (image, content) = big_image(dir.path(), &["-l1", "-S16"]);
-    for signal in [Signal::TERM, Signal::KILL] {
-        for _ in 0..5 {
-            let options = ["-o", "uring,no_cache_files,cachesize=64k,debuglevel=error"];
-            let mut mount = Mount::foreground(&image, &options);
-            let started = AtomicUsize::new(0);
-            std::thread::scope(|scope| {
-                for reader in 0..4 {
-                    let (path, content) = (mount.point().join("big"), &content);
-                    let started = &started;
-                    scope.spawn(move || {
-                        for n in 0.. {
-                            let Ok(file) = File::open(&path) else {
-                                // The directory below the mount.
-                                break;
-                            };
-                            let offset = (n * 7919 + reader * 104_729) % (content.len() - 4096);
-                            let mut data = [0; 4096];
-                            let read = file.read_exact_at(&mut data, offset as u64);
-                            started.fetch_add(1, Ordering::Relaxed);
-                            if read.is_err() {
-                                break;
-                            }
-                            assert_eq!(data[..], content[offset..offset + 4096]);
-                        }
-                    });
-                }
-                wait_until("files are read", || started.load(Ordering::Relaxed) > 50);
-                mount.signal(signal);
-                let (code, log) = mount.finish();
-                let expected = (signal == Signal::TERM).then_some(0);
-                assert_eq!(code, expected, "{log}");
-                wait_until("the mount is gone", || table_line(mount.point()).is_none());
-            });
-        }
-    }
-}
-
-#[test]
-fn levels_of_the_log() {
-    if !can_mount("levels_of_the_log") {
-        return;
-    }
-    let dir = temp();
-    let letters = |options: &[&str]| {
-        let log = dir.path().join("log");
-        let _ = fs::remove_file(&log);
-        let mut mount = Mount::foreground(
-            &golden("one").image,
-            &[
-                &["-o", &format!("cache_image,log_file={}", log.display())][..],
-                options,
-            ]
-            .concat(),
-        );
-        fs::read(mount.point().join("only")).expect("read");
-        mount.signal(Signal::TERM);
-        assert_eq!(mount.finish().0, Some(0));
-        let text = fs::read_to_string(log).expect("a log");
-        let mut letters: Vec<char> = text.lines().filter_map(|l| l.chars().next()).collect();
-        // The date comes before the first message, whatever that is.
-        if !text.is_empty() {
-            assert!(text.starts_with("I ") && text.contains(" date: "), "{text}");
-            letters.remove(0);
-        }
-        letters.sort_unstable();
-        letters.dedup();
-        letters.into_iter().collect::<String>()
-    };
-    assert_eq!(letters(&[]), "IW");
-    assert_eq!(letters(&["-odebuglevel=error"]), "");
-    assert_eq!(letters(&["-odebuglevel=warn"]), "W");
-    assert_eq!(letters(&["-odebuglevel=verbose"]), "IVW");
-    assert_eq!(letters(&["-odebuglevel=debug"]), "DIVW");
-    assert_eq!(letters(&["-d"]), "DIVW");
-    assert_eq!(letters(&["-odebug"]), "DIVW");
-    assert_eq!(letters(&["-d", "-odebuglevel=info"]), "IW");
-}
-
-#[test]
-fn requests_are_logged_with_their_source_only_from_debug() {
-    if !can_mount("requests_are_logged_with_their_source_only_from_debug") {
-        return;
-    }
-    let log = |level: &str| {
-        let mut mount = Mount::foreground(&golden("one").image, &["-o", level]);
-        fs::read(mount.point().join("only")).expect("read");
-        mount.signal(Signal::TERM);
-        mount.finish().1
-    };
-    let text = log("debuglevel=verbose");
-    assert!(text.contains(" V ") || text.contains("\nV "), "{text}");
-    assert!(!text.contains(".rs:"), "{text}");
-    let text = log("debuglevel=debug");
-    assert!(text.contains(".rs:") && text.contains("op_"), "{text}");
-}
-
-#[test]
-fn analysis_file_lists_first_openings() {
-    if !can_mount("analysis_file_lists_first_openings") {
-        return;
-    }
-    let dir = temp();
-    let list = dir.path().join("an,alysis");
-    fs::write(&list, "of another run\n").expect("write");
-    let image = golden("basic-default");
-    let option = format!("analysis_file={}", list.display()).replace(',', "\\,");
-    let mount = Mount::background(&image.image, &option);
-    assert_eq!(fs::read(&list).expect("a list"), b"");
-    let files: Vec<Vec<u8>> = image
-        .manifest()
-        .0
-        .iter()
-        .filter(|(_, entry)| entry.mode & 0o170_000 == 0o100_000)
-        .map(|(name, _)| name.clone())
-        .filter(|name| name == b"text.txt" || name.contains(&b'/'))
-        .take(4)
-        .collect();
-    assert!(files.len() >= 2, "{files:?}");
-    let mut want = Vec::new();
-    for name in files.iter().rev().chain(&files) {
-        let path = mount.point().join(OsStr::from_bytes(name));
-        File::open(&path).expect("open");
-        if want.iter().all(|seen| seen != name) {
-            want.push(name.clone());
-        }
-        // At once, not at the end.
-        let mut lines: Vec<u8> = want.join(&b'\n');
-        lines.push(b'\n');
-        assert_eq!(fs::read(&list).expect("a list"), lines);
-    }
-    drop(mount);
-
-    let point = Mount::new_dir();
-    let output = run(&[
-        image.image.as_os_str(),
-        point.path().as_os_str(),
-        OsStr::new("-oanalysis_file=/no/such/dir/list"),
-    ]);
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(
-        stderr(&output),
-        "dwarfs: cannot create analysis file: /no/such/dir/list: no such file or directory\n"
-    );
-    assert!(table_line(point.path()).is_none());
-}
-
 #[test]
 fn case_insensitive_finds_every_spelling_and_prefers_the_exact_one() {
     if !can_mount("case_insensitive_finds_every_spelling_and_prefers_the_exact_one") {
@@ -865,73 +517,6 @@ fn case_insensitive_finds_every_spelling_and_prefers_the_exact_one() {
     drop(mount);
     let mount = Mount::background(&image, "");
     assert!(!mount.point().join("readme.txt").exists());
-}
-
-#[test]
-fn perfmon_in_attribute_log_and_trace() {
-    if !can_mount("perfmon_in_attribute_log_and_trace") {
-        return;
-    }
-    let dir = temp();
-    let (log, trace) = (dir.path().join("log"), dir.path().join("trace"));
-    let image = golden("basic-default").image;
-    let attribute = "user.dwarfs.driver.perfmon";
-    let mount = Mount::background(&image, "");
-    assert_eq!(
-        xattr(mount.point(), attribute).expect("the attribute"),
-        "performance monitor is disabled\n"
-    );
-    drop(mount);
-
-    let options = format!(
-        "perfmon=block_cache+fuse,log_file={},debuglevel=warn,perfmon_trace={}",
-        log.display(),
-        trace.display()
-    );
-    let mount = Mount::background(&image, &options);
-    fs::read(mount.point().join("text.txt")).expect("read");
-    let text = xattr(mount.point(), attribute).expect("the attribute");
-    for part in ["[block_cache.", "[fuse.op_", "samples: ", "p99 latency: "] {
-        assert!(text.contains(part), "{part} in {text}");
-    }
-    for part in ["[filesystem_v2.", "[inode_reader_v2."] {
-        assert!(!text.contains(part), "{part} in {text}");
-    }
-    let shown = |text: &str| text.matches("[block_cache.get]").count();
-    let read = || fs::read_to_string(&log).unwrap_or_default();
-    let pid = driver_of(mount.point());
-    // On request, in spite of the level, and again at the end.
-    kill(pid, Signal::USR1);
-    wait_until("statistics", || {
-        shown(&read()) == 1 && read().contains("blocks created: ")
-    });
-    assert!(fs::read(mount.point().join("text.txt")).is_ok());
-    kill(pid, Signal::TERM);
-    wait_until("the end of the driver", || !driver::alive(pid));
-    let text = read();
-    assert_eq!(shown(&text), 2, "{text}");
-    assert!(text.lines().all(|line| line.starts_with("I ")), "{text}");
-
-    let events = fs::read_to_string(&trace).expect("a trace");
-    assert!(events.trim_start().starts_with('['), "{events}");
-    assert!(events.trim_end().ends_with(']'), "{events}");
-    let count = |what: &str| events.matches(what).count();
-    assert!(count("\"ph\": \"B\"") > 0);
-    assert_eq!(count("\"ph\": \"B\""), count("\"ph\": \"E\""));
-    assert!(count("\"cat\": \"fuse\"") > 0);
-    drop(mount);
-
-    let point = Mount::new_dir();
-    let output = run(&[
-        image.as_os_str(),
-        point.path().as_os_str(),
-        OsStr::new("-operfmon=fuse,perfmon_trace=/no/such/dir/trace"),
-    ]);
-    assert_eq!(output.status.code(), Some(1));
-    assert_eq!(
-        stderr(&output),
-        "dwarfs: cannot create trace file: /no/such/dir/trace: no such file or directory\n"
-    );
 }
 
 #[test]

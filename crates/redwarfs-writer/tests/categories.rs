@@ -1,12 +1,8 @@
 //! Images with categories: what goes in comes out, whatever the headers of files claim.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeSet;
 
-use common::{blocks, build, compare, contents, dense, open};
+use crate::common::{blocks, build, compare, contents, dense, open};
 use proptest::prelude::*;
 use redwarfs_codec::CompressionId;
 use redwarfs_format::BlockNo;

@@ -1,15 +1,11 @@
 //! Builds that end early and go on with a checkpoint: the image is that of a build without interruption.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod common;
-
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
-use common::build;
+use crate::common::build;
 use proptest::prelude::*;
 use redwarfs_io::Checkpoint;
 use redwarfs_testkit::media::{Samples, wav};

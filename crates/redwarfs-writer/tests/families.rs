@@ -1,12 +1,8 @@
 //! The order by names and contents: versions side by side, everything else where its path is.
 
-#![allow(clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{build, open};
+use crate::common::{build, open};
 use redwarfs_format::metadata::{Extent, FileType};
 use redwarfs_reader::Image;
 use redwarfs_writer::{BuildOptions, FamilyOptions, MemoryNode, MemoryTree, Order};
@@ -112,7 +108,7 @@ fn versions_are_side_by_side() {
         by_path.len()
     );
     let image = open(bytes);
-    common::compare(&image, &tree, &options(families()));
+    crate::common::compare(&image, &tree, &options(families()));
     let places = places(&image);
     let place = |version: u32, file: u32| {
         let path = format!("program-1.{version}/part{}/file{file}", file % 5);
@@ -191,7 +187,7 @@ fn large_blocks_end_between_directories() {
         };
         let (bytes, _) = build(&options, &tree);
         let image = open(bytes);
-        common::compare(&image, &tree, &options);
+        crate::common::compare(&image, &tree, &options);
         spread(&image)
     };
     for order in [families(), Order::Path] {
@@ -223,7 +219,7 @@ fn blocks_that_end_early_are_searched() {
             build
         };
         let (bytes, _) = build(&options, &tree);
-        common::compare(&open(bytes.clone()), &tree, &options);
+        crate::common::compare(&open(bytes.clone()), &tree, &options);
         bytes
     };
     let bytes = image(1);
@@ -246,7 +242,7 @@ fn files_that_cannot_be_sketched_have_a_place_too() {
             build.max_similarity_size = limit;
             build
         };
-        common::compare(&open(build(&options, &tree).0), &tree, &options);
+        crate::common::compare(&open(build(&options, &tree).0), &tree, &options);
     }
     let mut unreadable = MemoryNode::file(noise(9, 5000));
     unreadable.unreadable = true;

@@ -1,15 +1,11 @@
 //! A hook leaves entries out, gives files categories and puts them into order.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod common;
-
 use std::fmt;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use common::{blocks, build, compare, open};
+use crate::common::{blocks, build, compare, open};
 use redwarfs_format::BlockNo;
 use redwarfs_reader::Image;
 use redwarfs_testkit::layout::placed_files;

@@ -1,16 +1,13 @@
 //! Extended attributes of a directory of the host.
 
 #![cfg(target_os = "linux")]
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use common::{build, open};
+use crate::common::{build, open};
 use redwarfs_reader::Image;
 use redwarfs_writer::{BuildOptions, DirectorySource, Symlinks, XattrFilter};
 use rustix::fs::{XattrFlags, lsetxattr};

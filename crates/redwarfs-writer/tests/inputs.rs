@@ -1,16 +1,13 @@
 //! Inputs that are awkward, damaged or change under the builder.
 
 #![cfg(unix)]
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::{FileExt, symlink};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use common::{build, compare, contents, open};
+use crate::common::{build, compare, contents, open};
 use redwarfs_format::section::{CompressionId, SectionType};
 use redwarfs_writer::{
     BuildOptions, Builder, Content, DirItem, DirectorySource, Error, FileType, MemoryExtent,

@@ -1,11 +1,7 @@
 //! Random trees through the builder and back through the reader.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod common;
-
-use common::trees::{noise, options, tree};
-use common::{build, compare, open};
+use crate::common::trees::{noise, options, tree};
+use crate::common::{build, compare, open};
 use proptest::prelude::*;
 use redwarfs_writer::{BuildOptions, MemoryNode, MemoryTree};
 

@@ -1,16 +1,12 @@
 //! Inodes in a temporary file under a low memory limit.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod common;
-
 use std::cell::Cell;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 
-use common::build;
-use common::trees::{options, tree};
+use crate::common::build;
+use crate::common::trees::{options, tree};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use redwarfs_writer::{

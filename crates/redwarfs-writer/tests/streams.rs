@@ -1,12 +1,8 @@
 //! Several streams at a time: the image depends neither on the number of threads nor on memory.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod common;
-
 use std::sync::atomic::AtomicBool;
 
-use common::{build, compare, open};
+use crate::common::{build, compare, open};
 use proptest::prelude::*;
 use redwarfs_testkit::media::{Samples, fits, sky, wav};
 use redwarfs_testkit::tree::Random;

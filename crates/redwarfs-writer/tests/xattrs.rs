@@ -1,12 +1,8 @@
 //! Extended attributes, birth times and flags through the builder and back through the reader.
 
-#![allow(missing_docs, clippy::unwrap_used)]
-
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::{blocks, build, open};
+use crate::common::{blocks, build, open};
 use proptest::prelude::*;
 use redwarfs_format::metadata::{TABLE_VERSION, XattrScope};
 use redwarfs_format::{BlockNo, InodeNo};

@@ -1,0 +1,11 @@
+//! The tests of the public interface, as one program: each program more takes seconds to link.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod common;
+
+mod attributes;
+mod limits;
+mod odd;
+mod other_programs;
+mod property;
+mod whiteouts;
