@@ -13,8 +13,8 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Two contents of 16 bytes with the same XXH3-64: the hash of such a short input is a function
-/// of `swap(a) + b + fold(a * b)`, where `a` and `b` are its halves with constants mixed in. If
+/// Two contents of 16 bytes with the same XXH3-64. The hash of such a short input is a function
+/// of `swap(a) + b + fold(a * b)`. There, `a` and `b` are its halves with constants mixed in. If
 /// one of them is zero the product is, too, and the sum cannot tell which one.
 fn colliding() -> (Vec<u8>, Vec<u8>) {
     let mix = |a: u64, b: u64| a ^ b;

@@ -1,5 +1,4 @@
 //! Trees in memory, and images of them with many nights.
-#![allow(dead_code, clippy::unwrap_used, reason = "each test uses a part")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;

@@ -1,9 +1,4 @@
 //! Archives made by hand, and what becomes of them.
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    reason = "a test may panic, and each uses a part of this"
-)]
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

@@ -1,7 +1,6 @@
 //! Data and codecs for the tests.
 
-// Each test file uses a part of this.
-#![allow(dead_code, unreachable_pub)]
+#![allow(unreachable_pub)]
 #![allow(unsafe_code)] // decoding in place
 
 use redwarfs_codec::{

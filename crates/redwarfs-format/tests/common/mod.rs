@@ -1,11 +1,5 @@
 //! Metadata payloads of the golden images.
 
-#![allow(
-    dead_code,
-    clippy::unwrap_used,
-    reason = "shared by several test programs"
-)]
-
 use std::path::{Path, PathBuf};
 
 use redwarfs_format::section::{Container, SectionType, locate_image};

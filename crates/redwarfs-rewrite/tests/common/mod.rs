@@ -1,5 +1,4 @@
 //! What several tests need.
-#![allow(dead_code)] // each test uses a part of it
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -7,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use redwarfs_codec::CodecSpec;
 use redwarfs_io::MemorySource;
 use redwarfs_reader::{Image, OpenOptions};
-use redwarfs_rewrite::{RewriteOptions, RewriteSummary, rewrite};
+use redwarfs_rewrite::{RewriteOptions, rewrite};
 use redwarfs_writer::SilentProgress;
 
 pub(crate) fn codec(spec: &str) -> CodecSpec {
@@ -29,7 +28,6 @@ pub(crate) fn try_open(bytes: &[u8]) -> redwarfs_format::Result<Image> {
 pub(crate) struct Rewritten {
     pub(crate) bytes: Vec<u8>,
     pub(crate) image: Image,
-    pub(crate) summary: RewriteSummary,
 }
 
 pub(crate) fn rewritten(
@@ -44,6 +42,5 @@ pub(crate) fn rewritten(
     Ok(Rewritten {
         image: open(&bytes),
         bytes,
-        summary,
     })
 }

@@ -1,6 +1,6 @@
 //! Builds images of trees in memory and compares what comes back.
 
-#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+#![allow(unreachable_pub)]
 
 pub mod trees;
 
