@@ -34,12 +34,17 @@ LIGHT = ("mount", "first", "small")
 HOT = {"python": "python/**", "random": "group-*/**", "all": "**"}
 
 
+#: The way that loads what `recording` has seen.
+HINTED = "RedwarFS, hints"
+
+
 @dataclass(frozen=True)
 class Row:
     """A way: commands that mount in turn, or run to their end if they do not mention a mount point.
 
     `{mnt0}` is the mount point of the first command, `{tmp}` a directory that is new for each session, `{image}` the
-    name of the image without its ending, and `{hot}` a pattern of the files that will be read.
+    name of the image without its ending, `{hot}` a pattern of the files that will be read, and `{hints}` a file of hints about
+    them.
     """
 
     name: str
@@ -64,6 +69,7 @@ def rows(arguments, images, dwarfs: str) -> list:
     found = [
         Row("RedwarFS", (ours,), (*PARTS, "stream", "small")),
         Row("RedwarFS, --prefetch", ((*ours, "--prefetch", "{hot}"),), tuple(HOT)),
+        Row(HINTED, ((*ours, "-o", "hints_file={hints}"),), tuple(HOT)),
         Row("RedwarFS, second start", ((*ours, "-o", f"cache_dir={cache}"),), PARTS),
         Row("RedwarFS, offline", ((*ours, "-o", f"cache_dir={cache},offline"),), PARTS),
         Row("RedwarFS, local image", ((dwarfs, f"{local}/{{image}}.dwarfs", "{mnt0}", "-f"),), PARTS),
@@ -83,6 +89,12 @@ def rows(arguments, images, dwarfs: str) -> list:
     return found
 
 
+def recording(images, dwarfs: str) -> Row:
+    """A local mount that records hints."""
+    local = images["app.dwarfs"].parent
+    return Row("recording", ((dwarfs, f"{local}/{{image}}.dwarfs", "{mnt0}", "-f", "-o", "hints_file={hints}"),), ())
+
+
 class Session:
     """Everything that a row has mounted; nothing of it outlasts [`close`]."""
 
@@ -95,8 +107,9 @@ class Session:
         (self.directory / "tmp").mkdir(parents=True)
         Session.alive.append(self)
 
-    def mount(self, image: str, hot: str = "*", limit: float = 60) -> Path:
-        """Runs the commands for an image of which files that match `hot` will be read; returns the last mount point once its root could be listed."""
+    def mount(self, image: str, hot: str = "*", hints: Path = Path("none"), limit: float = 60) -> Path:
+        """Runs the commands for an image of which files that match `hot` will be read, of which there may be hints; returns the
+        last mount point once its root could be listed."""
         places = {f"mnt{n}": self.directory / f"mnt{n}" for n in range(len(self.row.commands))}
         places["tmp"] = self.directory / "tmp"
         for place in places.values():
@@ -105,7 +118,7 @@ class Session:
             point = places[f"mnt{number}"]
             words = [os.fspath(word) for word in command]
             mounts = any(f"{{mnt{number}}}" in word for word in words)
-            words = [word.format(**places, image=image, hot=hot) for word in words]
+            words = [word.format(**places, image=image, hot=hot, hints=hints) for word in words]
             self._run(words, point if mounts else None, limit)
         os.listdir(point)
         return point
