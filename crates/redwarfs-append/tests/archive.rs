@@ -1,6 +1,6 @@
 //! Archives: many old trees in one generation, side by side. Each comes back as it was, whatever follows.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +13,7 @@ use redwarfs_append::{
     Archiving, Base, BaseOptions, Compacted, Compaction, Error, TableChange, punch, roll_back,
 };
 use redwarfs_format::metadata::{
-    Chunk, FileType, FsOptions, Metadata, MetadataView, Timestamp, XattrPair, freeze,
+    Chunk, Extent, FileType, FsOptions, Metadata, MetadataView, Timestamp, XattrPair, freeze,
 };
 use redwarfs_format::section::{Opening, Section, SectionType, Snapshot, SnapshotTable};
 use redwarfs_format::{GenerationNo, InodeNo};
@@ -258,6 +258,59 @@ fn an_archive_costs_what_one_build_of_its_trees_costs() {
         together + 14 * metadata(&image) < apart,
         "{apart} {together}"
     );
+}
+
+/// Of the blocks that an image uses: their bytes that it needs, and those up to the last of them, which are decoded.
+fn needed_and_decoded(image: &Image) -> (u64, u64) {
+    let mut used: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    for step in image.walk() {
+        let inode = step.unwrap().inode;
+        if image.metadata().file_type(inode).unwrap() == FileType::Regular {
+            for extent in image.metadata().extents(inode).unwrap() {
+                if let Extent::Data {
+                    block,
+                    offset,
+                    size,
+                } = extent.unwrap()
+                {
+                    let bytes = used.entry(block.0).or_default();
+                    bytes.extend(offset..offset + size);
+                }
+            }
+        }
+    }
+    let needed = used.values().map(|bytes| bytes.len() as u64).sum();
+    let ends = used.values().filter_map(BTreeSet::last);
+    (needed, ends.map(|&last| u64::from(last) + 1).sum())
+}
+
+#[test]
+fn a_rebuilt_copy_has_the_newest_tree_in_front_in_each_block() {
+    let mut random = Random::new(17);
+    let mut files: Files = (0..120)
+        .map(|n| (format!("d{}/f{n}", n % 7), random.text(3000)))
+        .collect();
+    let mut image = build(&files);
+    for number in 2..10 {
+        for data in files.values_mut() {
+            let at = random.below(data.len() as u64 - 200) as usize;
+            data.splice(at..at + 100, random.text(100));
+        }
+        image = append(&image, &files, &format!("n{number}"), &options(1));
+    }
+    let (needed, decoded) = needed_and_decoded(&open(&image, None));
+    assert!(decoded > needed * 5 / 4, "{needed} {decoded}");
+    for archiving in [Archiving::AllBut(1), Archiving::AsBefore] {
+        let copy = rebuilt_in(20, &image, archiving, 1).0;
+        check(&copy);
+        let newest = open(&copy, None);
+        assert!(read(&newest) == files);
+        let (needed, decoded) = needed_and_decoded(&newest);
+        assert!(decoded * 100 <= needed * 102, "{needed} {decoded}");
+        // The oldest tree shares their blocks.
+        let (needed, decoded) = needed_and_decoded(&open(&copy, Some("1")));
+        assert!(decoded > needed * 11 / 10, "{needed} {decoded}");
+    }
 }
 
 #[test]

@@ -346,6 +346,11 @@ pub struct BuildOptions {
     pub category_metadata: bool,
     /// Sequence of contents.
     pub order: Order,
+    /// Path of a directory, without `/` at the start. What its files need is in front in each block, so that a reader of this
+    /// directory decodes nothing else, although its files share blocks with others. Among versions of a
+    /// directory, this one comes first in the orders that know versions. The image may be a little larger. Data of audio and
+    /// images that has a category stays where it is. A path that is no directory has no effect.
+    pub front: Option<Vec<u8>>,
     /// Contents larger than this get no similarity digest and come first, largest first.
     pub max_similarity_size: Option<u64>,
     /// Hash that finds duplicate files; `None` stores every file on its own.
@@ -542,6 +547,7 @@ impl BuildOptions {
             category_names: true,
             category_metadata: true,
             order,
+            front: None,
             max_similarity_size: None,
             file_hash: Some(FileHash::Xxh3_128),
             workers: std::thread::available_parallelism().map_or(1, usize::from),

@@ -332,6 +332,30 @@ impl Tree {
 
     /// The regular file that has this path among its names.
     pub(crate) fn file_at(&self, path: &[u8]) -> Option<u32> {
+        let inode = self.inodes.at(self.entry_at(path)?);
+        (self.kind(inode) == FileType::Regular).then(|| self.detail(inode))
+    }
+
+    /// The entry of the directory with this path.
+    pub(crate) fn directory_at(&self, path: &[u8]) -> Option<u32> {
+        let entry = self.entry_at(path)?;
+        (self.kind(self.inodes.at(entry)) == FileType::Directory).then_some(entry)
+    }
+
+    /// Whether an entry is somewhere below a directory.
+    pub(crate) fn is_below(&self, entry: u32, directory: u32) -> bool {
+        let mut at = entry;
+        while at != 0 {
+            at = self.parents[at as usize];
+            if at == directory {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The entry with this path below the root.
+    fn entry_at(&self, path: &[u8]) -> Option<u32> {
         let mut entry = 0u32;
         for name in path.split(|&b| b == b'/') {
             let inode = self.inodes.at(entry);
@@ -354,8 +378,7 @@ impl Tree {
             }
             entry = low;
         }
-        let inode = self.inodes.at(entry);
-        (self.kind(inode) == FileType::Regular).then(|| self.detail(inode))
+        Some(entry)
     }
 
     /// Adds an inode as the options want it; it has no name yet.

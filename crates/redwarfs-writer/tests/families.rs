@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::common::{build, open};
+use crate::common::{blocks, build, open};
 use redwarfs_format::metadata::{Extent, FileType};
 use redwarfs_reader::Image;
-use redwarfs_writer::{BuildOptions, FamilyOptions, MemoryNode, MemoryTree, Order};
+use redwarfs_writer::{BuildOptions, Categorizer, FamilyOptions, MemoryNode, MemoryTree, Order};
 
 /// Random bytes that have nothing to do with those of other seeds.
 fn noise(seed: u32, len: usize) -> Vec<u8> {
@@ -267,4 +267,112 @@ fn threads_do_not_matter() {
     };
     let one = image(1);
     assert!((2..=8).all(|workers| image(workers) == one));
+}
+
+/// Sound, between a head and a tail that are none.
+fn wave(seed: u32) -> Vec<u8> {
+    let samples: Vec<u8> = (0..20_000i32)
+        .flat_map(|at| (((at % 300) * (at % 300) % 900 + seed as i32) as i16).to_le_bytes())
+        .collect();
+    let mut tail = b"LIST\x80\x00\x00\x00".to_vec();
+    tail.extend(noise(seed, 128));
+    let mut wave = b"RIFF".to_vec();
+    wave.extend((36 + samples.len() as u32 + tail.len() as u32).to_le_bytes());
+    wave.extend_from_slice(b"WAVEfmt \x10\x00\x00\x00\x01\x00\x01\x00\x44\xac\x00\x00\x88\x58\x01\x00\x02\x00\x10\x00data");
+    wave.extend((samples.len() as u32).to_le_bytes());
+    [wave, samples, tail].concat()
+}
+
+/// Of each block, the bytes that files below a directory need, and where the last of them ends.
+fn needed(image: &Image, directory: &str) -> BTreeMap<u32, (usize, usize)> {
+    let mut used: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    for step in image.walk() {
+        let step = step.unwrap();
+        let regular = image.metadata().file_type(step.inode).unwrap() == FileType::Regular;
+        if !regular || !step.path.starts_with(directory.as_bytes()) {
+            continue;
+        }
+        for extent in image.metadata().extents(step.inode).unwrap() {
+            if let Extent::Data {
+                block,
+                offset,
+                size,
+            } = extent.unwrap()
+            {
+                used.entry(block.0)
+                    .or_default()
+                    .extend(offset..offset + size);
+            }
+        }
+    }
+    let summary = |bytes: BTreeSet<u32>| {
+        (
+            bytes.len(),
+            bytes.last().map_or(0, |&last| last as usize + 1),
+        )
+    };
+    used.into_iter()
+        .map(|(block, bytes)| (block, summary(bytes)))
+        .collect()
+}
+
+#[test]
+fn what_one_directory_needs_is_in_front_in_each_block() {
+    let mut tree = releases();
+    // Shared with an older release, and cut by categories.
+    add(
+        &mut tree,
+        "program-1.3/part0/old",
+        [noise(1, 50_000), noise(900, 9_000)].concat(),
+    );
+    add(&mut tree, "program-1.7/new/noise", noise(77, 200_000));
+    for version in [7, 8] {
+        let path = format!("program-1.{version}/new/sound.wav");
+        add(&mut tree, &path, wave(version));
+    }
+    for order in [families(), Order::Path] {
+        let plain = options(order.clone());
+        let mut front = plain.clone();
+        front.front = Some(b"program-1.7".to_vec());
+        front.categorizers = vec![Categorizer::PcmAudio];
+        let (bytes, _) = build(&front, &tree);
+        let image = open(bytes.clone());
+        crate::common::compare(&image, &tree, &front);
+        for (block, (used, end)) in needed(&image, "program-1.7/") {
+            assert_eq!(used, end, "block {block}, {order:?}");
+        }
+        let others = needed(&image, "program-1.3/");
+        assert!(others.values().any(|(used, end)| used < end));
+        let categories: BTreeSet<String> =
+            blocks(&image).into_iter().map(|(name, _)| name).collect();
+        assert!(categories.contains("pcmaudio/waveform"), "{categories:?}");
+        front.workers = 5;
+        assert!(build(&front, &tree).0 == bytes);
+        let (plain, _) = build(&plain, &tree);
+        assert!(
+            bytes.len() * 100 < plain.len() * 104,
+            "{} {}",
+            bytes.len(),
+            plain.len()
+        );
+    }
+    // It is the first of its versions: they refer to its data.
+    let mut front = options(families());
+    front.front = Some(b"program-1.7".to_vec());
+    let places = places(&open(build(&front, &tree).0));
+    for file in 0..30 {
+        let place =
+            |version: u32| places[&format!("program-1.{version}/part{}/file{file}", file % 5)];
+        assert_eq!((0..12).map(place).min(), Some(place(7)), "{file}");
+    }
+    // A path that is no directory has no effect.
+    let (usual, _) = build(&options(families()), &tree);
+    for path in [
+        &b"program"[..],
+        b"program-1.7/part2/file7",
+        b"nothing/at/all",
+    ] {
+        front.front = Some(path.to_vec());
+        assert!(build(&front, &tree).0 == usual);
+    }
 }

@@ -115,6 +115,8 @@ pub fn generations(
     build.metadata_alternative = None;
     build.history = None;
     build.section_index = true;
+    // The newest one is read most.
+    build.front = trees.last().map(|tree| tree.name.as_bytes().to_vec());
     let mut blocks = Blocks::new(out);
     let summary = Builder::new(build).build(&source, &mut blocks, progress, stop)?;
     if summary.errors > 0 {

@@ -35,6 +35,7 @@ use crate::settings::SegmentOptions;
 mod compare;
 mod distant;
 mod filter;
+mod front;
 mod index;
 mod matches;
 mod scan;
@@ -44,6 +45,7 @@ pub(crate) mod together;
 use compare::{EVEN, Evens};
 use distant::Distant;
 use filter::Filter;
+pub(crate) use front::Front;
 use index::{Sums, WindowIndex};
 use matches::Patience;
 use scan::Scan;
@@ -144,6 +146,8 @@ pub(crate) struct Segmenter<S> {
     saved: u64,
     /// Bytes in finished blocks.
     finished: u64,
+    /// Present if some contents are wanted in front in their blocks.
+    front: Option<Front>,
 }
 
 /// The block that is filled.
@@ -226,7 +230,27 @@ impl<S: BlockSink> Segmenter<S> {
             state: Scan::default(),
             saved: 0,
             finished: 0,
+            front: None,
         }
+    }
+
+    /// From now on, what [chosen](Self::choose) contents use is put in front in each block. Chunks have to be
+    /// [settled](Front::settle) when the stream has ended.
+    pub(crate) fn rearrange(&mut self) {
+        // Units have to stay together.
+        self.front = (self.granularity == 1).then(Front::default);
+    }
+
+    /// Says whether the contents that follow are wanted in front.
+    pub(crate) fn choose(&mut self, chosen: bool) {
+        if let Some(front) = &mut self.front {
+            front.choose(chosen);
+        }
+    }
+
+    /// Where bytes have moved to; call it behind [`finish`](Self::finish).
+    pub(crate) fn take_front(&mut self) -> Option<Front> {
+        self.front.take().filter(|front| !front.is_empty())
     }
 
     /// The part of `size` that consists of whole units.
@@ -375,6 +399,9 @@ impl<S: BlockSink> Segmenter<S> {
             return;
         }
         self.represented += size as u64;
+        if let Some(front) = self.front.as_mut().filter(|_| block == self.number) {
+            front.add(offset, size);
+        }
         let (offset, size) = (offset as u32, size as u32);
         if self.open
             && let Some(previous) = self.chunks.last_mut()
@@ -453,7 +480,11 @@ impl<S: BlockSink> Segmenter<S> {
         };
         let done = std::mem::replace(&mut self.current, fresh);
         let number = self.number;
-        let data = Arc::clone(&done.data);
+        let front = self.front.as_mut();
+        let data = match front.and_then(|front| front.end_block(number, &done.data)) {
+            Some(moved) => Arc::new(moved),
+            None => Arc::clone(&done.data),
+        };
         self.finished = self.finished.saturating_add(data.len() as u64);
         if self.matching {
             self.current.index.recycle(done.index);

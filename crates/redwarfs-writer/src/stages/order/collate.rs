@@ -56,8 +56,9 @@ pub(crate) struct Versions {
 }
 
 impl Versions {
-    /// Finds those directories in a tree.
-    pub(super) fn find(tree: &Tree) -> Self {
+    /// Finds those directories in a tree. Places in a group are those of the names, but if `first` is in it: then it comes
+    /// first, and those before it come after it, the nearest one first.
+    pub(super) fn find(tree: &Tree, first: Option<u32>) -> Self {
         let mut sets: HashMap<u32, Vec<u64>> = HashMap::new();
         for entry in 1..tree.parents.len() as u32 {
             if tree.kind(tree.inodes.at(entry)) == FileType::Directory {
@@ -88,7 +89,9 @@ impl Versions {
             children.sort_by(|&a, &b| natural(tree.name(a), tree.name(b)));
             let runs = children.chunk_by(|a, b| alike(set(a), set(b)));
             for run in runs.filter(|run| run.len() > 1) {
-                for (place, &member) in (0u32..).zip(run) {
+                let at = run.iter().position(|&member| Some(member) == first);
+                let (before, after) = run.split_at(at.map_or(0, |at| at + 1));
+                for (place, &member) in (0u32..).zip(before.iter().rev().chain(after)) {
                     versions.members.insert(member, (groups, place));
                 }
                 groups += 1;

@@ -183,7 +183,11 @@ impl OrderJob<'_> {
         }
         let collator = Collator {
             tree: self.tree,
-            versions: self.versions.get_or_init(|| Versions::find(self.tree)),
+            versions: self.versions.get_or_init(|| {
+                let front = self.context.options.front.as_deref();
+                let front = front.and_then(|path| self.tree.directory_at(path));
+                Versions::find(self.tree, front)
+            }),
             contents: &group,
             options,
             evidence,

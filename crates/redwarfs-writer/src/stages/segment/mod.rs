@@ -31,7 +31,7 @@ use crate::options::ThreadGroup;
 use crate::ordered::thread;
 use crate::progress::{CpuTime, Phase, add};
 use crate::read::{FilePart, ReadError, read_file, read_range};
-use crate::segmenter::{Segmenter, together};
+use crate::segmenter::{Front, Segmenter, together};
 use crate::settings::StreamSettings;
 use crate::stages::compress::{BlockQueue, StreamQueue};
 use crate::tree::Tree;
@@ -54,6 +54,29 @@ struct StoredStream {
     /// Contents that have changed since they were cut into parts, or that cannot be read: the parts may
     /// be wrong.
     again: Vec<u32>,
+}
+
+impl StoredStream {
+    /// Takes note of where bytes have moved to.
+    fn settle(&mut self, front: &Front) -> Result<()> {
+        let mut chunks = Vec::with_capacity(self.chunks.len());
+        let mut starts = Vec::with_capacity(self.chunks.len() + 1);
+        for &chunk in &self.chunks {
+            starts.push(chunk_number(chunks.len())?);
+            front.settle(chunk, &mut chunks);
+        }
+        starts.push(chunk_number(chunks.len())?);
+        let start = |at: u32| starts.get(at as usize).copied().unwrap_or_default();
+        let whole = self.whole.iter_mut().map(|(_, range)| range);
+        let parts = self.parts.iter_mut().map(|(.., range)| range);
+        let changed = self.changed.iter_mut().map(|changed| &mut changed.chunks);
+        for range in whole.chain(parts).chain(changed) {
+            let (first, end) = (start(range.0), start(range.0 + range.1));
+            *range = (first, end - first);
+        }
+        self.chunks = chunks;
+        Ok(())
+    }
 }
 
 /// A file that now differs from the other files of its content, and becomes a separate content.
@@ -348,12 +371,19 @@ impl SegmentJob<'_> {
             Some(settings) => settings.segment,
             None => StreamSettings::general(self.context.options).segment,
         };
+        let mut segmenter = Segmenter::new(segment, queue.stream(before, stream));
+        let front = self.context.options.front.as_deref();
+        let front = front.and_then(|path| self.tree.directory_at(path));
+        if front.is_some() {
+            segmenter.rearrange();
+        }
         StreamStore {
             job: self,
             list,
             kept,
             old,
-            segmenter: Segmenter::new(segment, queue.stream(before, stream)),
+            segmenter,
+            front,
             granularity: segment.granularity as u64,
             buffer: Vec::new(),
             stored: StoredStream {
@@ -371,6 +401,8 @@ struct StreamStore<'a> {
     kept: &'a SharedKept,
     old: Option<&'a OldBlocks<'a>>,
     segmenter: Segmenter<StreamQueue<'a>>,
+    /// The directory whose contents are wanted in front.
+    front: Option<u32>,
     granularity: u64,
     buffer: Vec<u8>,
     stored: StoredStream,
@@ -402,6 +434,12 @@ impl<'a> StreamStore<'a> {
     /// Stores everything of a content that belongs to this stream.
     fn fragments(&mut self, content: u32) -> Result<()> {
         let counters = self.job.context.counters();
+        if let Some(front) = self.front {
+            let mut files = self.list[content as usize].files.iter();
+            let tree = self.job.tree;
+            let chosen = files.any(|&file| tree.is_below(tree.files[file as usize].entry, front));
+            self.segmenter.choose(chosen);
+        }
         if self.list[content as usize].parts.is_none() {
             self.content(content as usize)?;
         } else {
@@ -639,6 +677,9 @@ impl<'a> StreamStore<'a> {
     /// Ends the stream.
     fn end(mut self) -> Result<StoredStream> {
         let blocks = self.segmenter.finish()?;
+        if let Some(front) = self.segmenter.take_front() {
+            self.stored.settle(&front)?;
+        }
         self.segmenter.into_sink().end(blocks);
         self.stored.blocks = blocks;
         Ok(self.stored)

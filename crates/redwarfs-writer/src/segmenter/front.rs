@@ -1,0 +1,219 @@
+//! Putting what chosen contents need in front in each block.
+//!
+//! A block is decoded from its start to the last byte that somebody needs. Where contents of many versions of a tree share
+//! blocks, a reader of one version decodes most of all of them. So the bytes of a block that chosen contents use move to
+//! its start when the block is full, in the order in which they are. The rest follows. Chunks count as before until the stream
+//! has ended; then each is split where its bytes have come apart.
+//!
+//! Bytes of a finished block that a later chosen content uses, too, stay where they are.
+//!
+//! Memory: 12 bytes for each range of bytes that moves, and one more block while its bytes are moved.
+
+use std::collections::HashMap;
+
+use crate::contents::Chunk;
+
+/// What chosen contents use of the block that is filled, and what moved in those before it.
+#[derive(Debug, Default)]
+pub(crate) struct Front {
+    /// Whether the present content is a chosen one.
+    chosen: bool,
+    /// Start and end of what is used of the present block.
+    used: Vec<(u32, u32)>,
+    /// By number. In all other blocks, each byte is where it was.
+    blocks: HashMap<u32, Rearranged>,
+}
+
+/// A block whose bytes have moved.
+#[derive(Debug)]
+struct Rearranged {
+    /// The ranges that moved to the start, in ascending order and apart: offset in the block as it was filled, size, and offset
+    /// now.
+    ranges: Vec<(u32, u32, u32)>,
+}
+
+impl Front {
+    /// Says whether the contents that follow are chosen.
+    pub(super) fn choose(&mut self, chosen: bool) {
+        self.chosen = chosen;
+    }
+
+    /// The present content uses these bytes of the block that is filled.
+    pub(super) fn add(&mut self, offset: usize, size: usize) {
+        if !self.chosen || size == 0 {
+            return;
+        }
+        let (start, end) = (offset as u32, (offset + size) as u32);
+        match self.used.last_mut() {
+            Some(last) if last.1 == start => last.1 = end,
+            _ => self.used.push((start, end)),
+        }
+    }
+
+    /// Ends the block with this number. Returns its bytes in their new order, if that is another one.
+    pub(super) fn end_block(&mut self, number: u32, data: &[u8]) -> Option<Vec<u8>> {
+        let mut used = std::mem::take(&mut self.used);
+        used.sort_unstable();
+        let mut ranges: Vec<(u32, u32, u32)> = Vec::new();
+        let mut total = 0;
+        for (start, end) in used {
+            let before = ranges.last().map_or(0, |&(at, size, _)| at + size);
+            let new = start.max(before);
+            if new >= end {
+                continue;
+            }
+            let size = end - new;
+            match ranges.last_mut().filter(|_| new == before) {
+                Some(last) => last.1 += size,
+                None => ranges.push((new, size, total)),
+            }
+            total += size;
+        }
+        match ranges.as_slice() {
+            [] | [(0, ..)] => return None,
+            _ => {}
+        }
+        let mut moved = Vec::with_capacity(data.len());
+        for &(at, size, _) in &ranges {
+            moved.extend_from_slice(bytes(data, at, at + size));
+        }
+        let mut at = 0;
+        for &(start, size, _) in &ranges {
+            moved.extend_from_slice(bytes(data, at, start));
+            at = start + size;
+        }
+        moved.extend_from_slice(bytes(data, at, data.len() as u32));
+        self.blocks.insert(number, Rearranged { ranges });
+        Some(moved)
+    }
+
+    /// Whether nothing has moved.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Adds the chunks to `out` that now represent what this chunk did.
+    pub(crate) fn settle(&self, chunk: Chunk, out: &mut Vec<Chunk>) {
+        let Some(block) = self.blocks.get(&chunk.block) else {
+            out.push(chunk);
+            return;
+        };
+        let (mut offset, mut left) = (chunk.offset, chunk.size);
+        while left > 0 {
+            let (now, size) = block.run(offset);
+            let size = size.min(left);
+            out.push(Chunk {
+                block: chunk.block,
+                offset: now,
+                size,
+            });
+            offset += size;
+            left -= size;
+        }
+    }
+}
+
+impl Rearranged {
+    /// Where the byte at an offset is now, and how many bytes from it on, at least 1, stayed together.
+    fn run(&self, offset: u32) -> (u32, u32) {
+        let after = self.ranges.partition_point(|&(start, ..)| start <= offset);
+        // Of the ranges before the offset.
+        let before = after.checked_sub(1).and_then(|at| self.ranges.get(at));
+        let next = self.ranges.get(after);
+        if let Some(&(start, size, now)) = before
+            && offset - start < size
+        {
+            return (now + (offset - start), size - (offset - start));
+        }
+        let total = self.ranges.last().map_or(0, |&(_, size, now)| now + size);
+        let in_front = before.map_or(0, |&(_, size, now)| now + size);
+        let until = next.map_or(u32::MAX, |&(start, ..)| start);
+        (total + (offset - in_front), until - offset)
+    }
+}
+
+fn bytes(data: &[u8], start: u32, end: u32) -> &[u8] {
+    data.get(start as usize..end as usize).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_is_used_comes_first() {
+        let mut front = Front::default();
+        front.add(0, 2);
+        front.choose(true);
+        front.add(7, 2);
+        front.add(3, 1);
+        front.add(8, 1);
+        front.add(4, 1);
+        assert_eq!(front.end_block(5, b"0123456789").unwrap(), b"3478012569");
+        // A part that is in front already.
+        front.add(0, 4);
+        assert_eq!(front.end_block(6, b"0123456789"), None);
+        // In the next block, nothing is used yet.
+        assert_eq!(front.end_block(7, b"0123456789"), None);
+        let settled = |offset, size| {
+            let mut out = Vec::new();
+            let block = 5;
+            front.settle(
+                Chunk {
+                    block,
+                    offset,
+                    size,
+                },
+                &mut out,
+            );
+            let places = out.into_iter().map(|chunk| (chunk.offset, chunk.size));
+            places.collect::<Vec<_>>()
+        };
+        assert_eq!(settled(3, 2), [(0, 2)]);
+        assert_eq!(settled(0, 10), [(4, 3), (0, 2), (7, 2), (2, 2), (9, 1)]);
+    }
+
+    proptest! {
+        #[test]
+        fn chunks_represent_the_same_bytes(
+            data in prop::collection::vec(any::<u8>(), 1..200),
+            used in prop::collection::vec((0usize..200, 0usize..50), 0..20),
+            chunks in prop::collection::vec((0usize..200, 1usize..200), 0..20),
+        ) {
+            let within = |(start, size): (usize, usize)| {
+                let start = start % data.len();
+                (start, size.min(data.len() - start))
+            };
+            let mut front = Front::default();
+            front.choose(true);
+            let mut in_front = vec![false; data.len()];
+            for (start, size) in used.into_iter().map(within) {
+                front.add(start, size);
+                in_front[start..start + size].fill(true);
+            }
+            let moved = front.end_block(0, &data).unwrap_or_else(|| data.clone());
+            prop_assert_eq!(moved.len(), data.len());
+            for (start, size) in chunks.into_iter().map(within) {
+                let (offset, size) = (start as u32, size as u32);
+                let mut out = Vec::new();
+                front.settle(Chunk { block: 0, offset, size }, &mut out);
+                let mut read = Vec::new();
+                for chunk in out {
+                    prop_assert!(chunk.size > 0);
+                    read.extend_from_slice(bytes(&moved, chunk.offset, chunk.offset + chunk.size));
+                }
+                let end = start + size as usize;
+                prop_assert_eq!(&read, &data[start..end]);
+                // What is used is in front of everything else.
+                if in_front[start..end].iter().all(|&used| used) && !front.is_empty() {
+                    let total = in_front.iter().filter(|&&used| used).count();
+                    let mut out = Vec::new();
+                    front.settle(Chunk { block: 0, offset, size }, &mut out);
+                    prop_assert!(out.iter().all(|chunk| (chunk.offset + chunk.size) as usize <= total));
+                }
+            }
+        }
+    }
+}
