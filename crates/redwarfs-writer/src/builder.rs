@@ -17,7 +17,7 @@ use crate::progress::{Phase, Progress, add, get};
 use crate::report::Report;
 use crate::settings::StreamSettings;
 use crate::source::Source;
-use crate::stages::segment::SegmentJob;
+use crate::stages::segment::{self, SegmentJob};
 use crate::stages::{categorize, compress, digest, emit, hash, order, tree};
 use crate::tree::Tree;
 
@@ -195,11 +195,13 @@ impl Builder {
         let Fragments { items, streams } = fragments;
         drop(items);
         trim(&tree);
+        let front = segment::in_front(context, &tree);
         let job = SegmentJob {
             context,
             tree: &tree,
             streams: &streams,
             segmenters: plan.segmenters,
+            front: &front,
         };
         let stored = compress::blocks(context, &streams, plan, &mut emitter, |queue| {
             job.run(&mut contents, &sequences, &queue)

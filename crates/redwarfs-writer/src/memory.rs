@@ -54,6 +54,8 @@ const COPIES: u64 = 1;
 const COMPARED: u64 = 88;
 /// A content with its item, or later with its place in the sequence and among the chunks, and a chunk. Digests are gone by then.
 const CONTENT: u64 = 80;
+/// The second chunk of a content, and the place of the first one, while bytes of blocks have moved.
+const MOVED_CONTENT: u64 = 28;
 /// The files of a content, its chunk, and their places, while metadata is made.
 const PLACED_CONTENT: u64 = 64;
 /// An entry and its inode in finished metadata, without its name. The entry has two numbers of four bytes. The inode has
@@ -151,7 +153,10 @@ impl<'a> StreamLoad<'a> {
         let searched = (segment.lookback.max(1) as u64).min(self.blocks());
         // The block being filled is one of the searched blocks. Two more wait for reuse, and one is
         // handed over.
-        let blocks = searched.saturating_add(3).min(self.blocks());
+        // A block whose bytes move is there twice.
+        let moved = u64::from(segment.rearranged);
+        let blocks = searched.saturating_add(3);
+        let blocks = blocks.min(self.blocks().saturating_add(moved));
         let windows = segmenter::windows(segment, self.block());
         (blocks.saturating_mul(self.block()))
             .saturating_add(searched.saturating_mul(windows.saturating_mul(WINDOW)))
@@ -260,7 +265,9 @@ fn fixed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64 
     let readers = (options.scanners() as u64).min(load.entries + 1);
     // Ordering is over before blocks are made.
     let later = most(streams, StreamLoad::segmenter).max(ordering);
-    let later = later.saturating_add(load.contents.saturating_mul(CONTENT));
+    let moved = streams.iter().any(|of| of.settings.segment.rearranged);
+    let content = CONTENT + if moved { MOVED_CONTENT } else { 0 };
+    let later = later.saturating_add(load.contents.saturating_mul(content));
     common(options, load)
         .saturating_add(READER.saturating_mul(readers))
         .saturating_add(load.entries.saturating_mul(entry(ENTRY, options, load)))

@@ -4,7 +4,7 @@
 //! streams are known. All stages and the memory estimate use its result. Only the categorizers know a codec
 //! before, by [`BuildOptions::codec_of`].
 
-use redwarfs_codec::CodecSpec;
+use redwarfs_codec::{CodecSpec, Content};
 
 use crate::category::StreamKey;
 use crate::options::{BuildOptions, Order};
@@ -43,6 +43,8 @@ impl<'o> StreamSettings<'o> {
                     own.and_then(|o| o.bloom_filter_size),
                     options.bloom_filter_size,
                 ),
+                // Sound and images lose by cuts.
+                rearranged: options.front.is_some() && key.content() == Content::Bytes,
             },
         }
     }
@@ -70,6 +72,9 @@ pub(crate) struct SegmentOptions {
     pub(crate) lookback: usize,
     /// Log2 of the bits that the filter spends on a window.
     pub(crate) filter_bits: u32,
+    /// Whether what [chosen](crate::segmenter::Segmenter::choose) contents use is put in front in each block. Chunks have to
+    /// be settled when the stream has ended ([`crate::segmenter::Front`]).
+    pub(crate) rearranged: bool,
 }
 
 #[cfg(test)]

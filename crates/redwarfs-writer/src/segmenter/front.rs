@@ -7,11 +7,20 @@
 //!
 //! Bytes of a finished block that a later chosen content uses, too, stay where they are.
 //!
-//! Memory: 12 bytes for each range of bytes that moves, and one more block while its bytes are moved.
+//! A chunk is cut into at most twice as many pieces as its block has ranges. So ranges with little between them are joined, and a block
+//! with too many ranges stays as it is.
+//!
+//! Memory: 12 bytes for each range of bytes that moved, 8 bytes for each reference of chosen contents to the block that is
+//! filled, and one more block while its bytes move.
 
 use std::collections::HashMap;
 
 use crate::contents::Chunk;
+
+/// Bytes between two ranges that move together.
+const BETWEEN: u32 = 64;
+/// Largest number of ranges in a block.
+const RANGES: usize = 4096;
 
 /// What chosen contents use of the block that is filled, and what moved in those before it.
 #[derive(Debug, Default)]
@@ -52,25 +61,29 @@ impl Front {
 
     /// Ends the block with this number. Returns its bytes in their new order, if that is another one.
     pub(super) fn end_block(&mut self, number: u32, data: &[u8]) -> Option<Vec<u8>> {
+        self.arrange(number, data, BETWEEN)
+    }
+
+    fn arrange(&mut self, number: u32, data: &[u8], between: u32) -> Option<Vec<u8>> {
         let mut used = std::mem::take(&mut self.used);
         used.sort_unstable();
         let mut ranges: Vec<(u32, u32, u32)> = Vec::new();
-        let mut total = 0;
         for (start, end) in used {
-            let before = ranges.last().map_or(0, |&(at, size, _)| at + size);
-            let new = start.max(before);
-            if new >= end {
-                continue;
+            match ranges.last_mut() {
+                Some((at, size, _)) if start <= (*at + *size).saturating_add(between) => {
+                    *size = (*size).max(end - *at);
+                }
+                _ => ranges.push((start, end - start, 0)),
             }
-            let size = end - new;
-            match ranges.last_mut().filter(|_| new == before) {
-                Some(last) => last.1 += size,
-                None => ranges.push((new, size, total)),
-            }
-            total += size;
+        }
+        let mut total = 0;
+        for (_, size, now) in &mut ranges {
+            *now = total;
+            total += *size;
         }
         match ranges.as_slice() {
             [] | [(0, ..)] => return None,
+            _ if ranges.len() > RANGES => return None,
             _ => {}
         }
         let mut moved = Vec::with_capacity(data.len());
@@ -92,8 +105,9 @@ impl Front {
         self.blocks.is_empty()
     }
 
-    /// Adds the chunks to `out` that now represent what this chunk did.
-    pub(crate) fn settle(&self, chunk: Chunk, out: &mut Vec<Chunk>) {
+    /// Adds the chunks to `out` that now represent what this chunk did. Those of the same extent begin at `start`: the last one
+    /// grows if its bytes are followed by those of this chunk.
+    pub(crate) fn settle(&self, chunk: Chunk, start: usize, out: &mut Vec<Chunk>) {
         let Some(block) = self.blocks.get(&chunk.block) else {
             out.push(chunk);
             return;
@@ -102,11 +116,16 @@ impl Front {
         while left > 0 {
             let (now, size) = block.run(offset);
             let size = size.min(left);
-            out.push(Chunk {
-                block: chunk.block,
-                offset: now,
-                size,
-            });
+            match out.get_mut(start..).and_then(<[Chunk]>::last_mut) {
+                Some(last) if last.block == chunk.block && last.offset + last.size == now => {
+                    last.size += size;
+                }
+                _ => out.push(Chunk {
+                    block: chunk.block,
+                    offset: now,
+                    size,
+                }),
+            }
             offset += size;
             left -= size;
         }
@@ -151,7 +170,7 @@ mod tests {
         front.add(3, 1);
         front.add(8, 1);
         front.add(4, 1);
-        assert_eq!(front.end_block(5, b"0123456789").unwrap(), b"3478012569");
+        assert_eq!(front.arrange(5, b"0123456789", 0).unwrap(), b"3478012569");
         // A part that is in front already.
         front.add(0, 4);
         assert_eq!(front.end_block(6, b"0123456789"), None);
@@ -166,6 +185,7 @@ mod tests {
                     offset,
                     size,
                 },
+                0,
                 &mut out,
             );
             let places = out.into_iter().map(|chunk| (chunk.offset, chunk.size));
@@ -175,10 +195,55 @@ mod tests {
         assert_eq!(settled(0, 10), [(4, 3), (0, 2), (7, 2), (2, 2), (9, 1)]);
     }
 
+    #[test]
+    fn chunks_go_on_if_their_bytes_have_come_together() {
+        let mut front = Front::default();
+        front.choose(true);
+        front.add(2, 2);
+        front.add(6, 2);
+        assert_eq!(front.arrange(1, b"01234567", 0).unwrap(), b"23670145");
+        let chunk = |block, offset, size| Chunk {
+            block,
+            offset,
+            size,
+        };
+        let mut out = vec![chunk(1, 0, 2)];
+        front.settle(chunk(1, 6, 2), 1, &mut out);
+        front.settle(chunk(1, 0, 1), 1, &mut out);
+        front.settle(chunk(2, 5, 1), 1, &mut out);
+        front.settle(chunk(2, 6, 1), 1, &mut out);
+        let other = [chunk(2, 5, 1), chunk(2, 6, 1)];
+        assert_eq!(
+            out,
+            [&[chunk(1, 0, 2), chunk(1, 2, 3)], &other[..]].concat()
+        );
+    }
+
+    #[test]
+    fn little_between_ranges_moves_and_too_many_ranges_do_not() {
+        let mut front = Front::default();
+        front.choose(true);
+        let data: Vec<u8> = (0..1_000_000u32).map(|at| at as u8).collect();
+        for count in [5000, 4000] {
+            for number in 0..count {
+                front.add(100 + number * 67, 2);
+            }
+            let moved = front.end_block(count as u32, &data);
+            assert_eq!(moved.is_some(), count == 4000);
+        }
+        for number in 0..5000 {
+            front.add(100 + number * 66, 2);
+        }
+        let moved = front.end_block(9, &data).unwrap();
+        let size = 4999 * 66 + 2;
+        assert_eq!(moved[..size], data[100..100 + size]);
+    }
+
     proptest! {
         #[test]
         fn chunks_represent_the_same_bytes(
             data in prop::collection::vec(any::<u8>(), 1..200),
+            between in 0u32..9,
             used in prop::collection::vec((0usize..200, 0usize..50), 0..20),
             chunks in prop::collection::vec((0usize..200, 1usize..200), 0..20),
         ) {
@@ -193,12 +258,20 @@ mod tests {
                 front.add(start, size);
                 in_front[start..start + size].fill(true);
             }
-            let moved = front.end_block(0, &data).unwrap_or_else(|| data.clone());
+            let runs: Vec<usize> = in_front.chunk_by(|a, b| a == b).map(<[bool]>::len).collect();
+            let (mut at, last) = (0, in_front.iter().rposition(|&used| used).unwrap_or(0));
+            for run in runs {
+                if at > 0 && at < last && !in_front[at] && run <= between as usize {
+                    in_front[at..at + run].fill(true);
+                }
+                at += run;
+            }
+            let moved = front.arrange(0, &data, between).unwrap_or_else(|| data.clone());
             prop_assert_eq!(moved.len(), data.len());
             for (start, size) in chunks.into_iter().map(within) {
                 let (offset, size) = (start as u32, size as u32);
                 let mut out = Vec::new();
-                front.settle(Chunk { block: 0, offset, size }, &mut out);
+                front.settle(Chunk { block: 0, offset, size }, 0, &mut out);
                 let mut read = Vec::new();
                 for chunk in out {
                     prop_assert!(chunk.size > 0);
@@ -210,7 +283,7 @@ mod tests {
                 if in_front[start..end].iter().all(|&used| used) && !front.is_empty() {
                     let total = in_front.iter().filter(|&&used| used).count();
                     let mut out = Vec::new();
-                    front.settle(Chunk { block: 0, offset, size }, &mut out);
+                    front.settle(Chunk { block: 0, offset, size }, 0, &mut out);
                     prop_assert!(out.iter().all(|chunk| (chunk.offset + chunk.size) as usize <= total));
                 }
             }

@@ -230,15 +230,8 @@ impl<S: BlockSink> Segmenter<S> {
             state: Scan::default(),
             saved: 0,
             finished: 0,
-            front: None,
+            front: options.rearranged.then(Front::default),
         }
-    }
-
-    /// From now on, what [chosen](Self::choose) contents use is put in front in each block. Chunks have to be
-    /// [settled](Front::settle) when the stream has ended.
-    pub(crate) fn rearrange(&mut self) {
-        // Units have to stay together.
-        self.front = (self.granularity == 1).then(Front::default);
     }
 
     /// Says whether the contents that follow are wanted in front.

@@ -35,6 +35,7 @@ fn options(block_bits: u32, window_bits: u32, window_step: u32, lookback: usize)
         window_step,
         lookback,
         filter_bits: 4,
+        rearranged: false,
     }
 }
 

@@ -7,7 +7,8 @@
 //!
 //! Memory: 12 bytes for each chunk. Each content needs 12 bytes until the streams have ended, and 8 bytes
 //! from then on. If blocks are large, each content of a stream needs 4 more bytes while the stream is
-//! being segmented.
+//! being segmented. If bytes of blocks move ([`Front`]), there are chunks twice at the end of a stream, and 8 bytes for each
+//! content.
 
 mod against;
 mod frames;
@@ -33,6 +34,7 @@ use crate::progress::{CpuTime, Phase, add};
 use crate::read::{FilePart, ReadError, read_file, read_range};
 use crate::segmenter::{Front, Segmenter, together};
 use crate::settings::StreamSettings;
+use crate::source::FileType;
 use crate::stages::compress::{BlockQueue, StreamQueue};
 use crate::tree::Tree;
 
@@ -59,22 +61,22 @@ struct StoredStream {
 impl StoredStream {
     /// Takes note of where bytes have moved to.
     fn settle(&mut self, front: &Front) -> Result<()> {
-        let mut chunks = Vec::with_capacity(self.chunks.len());
-        let mut starts = Vec::with_capacity(self.chunks.len() + 1);
-        for &chunk in &self.chunks {
-            starts.push(chunk_number(chunks.len())?);
-            front.settle(chunk, &mut chunks);
-        }
-        starts.push(chunk_number(chunks.len())?);
-        let start = |at: u32| starts.get(at as usize).copied().unwrap_or_default();
+        let before = std::mem::take(&mut self.chunks);
+        self.chunks.reserve_exact(before.len());
         let whole = self.whole.iter_mut().map(|(_, range)| range);
         let parts = self.parts.iter_mut().map(|(.., range)| range);
         let changed = self.changed.iter_mut().map(|changed| &mut changed.chunks);
-        for range in whole.chain(parts).chain(changed) {
-            let (first, end) = (start(range.0), start(range.0 + range.1));
-            *range = (first, end - first);
+        let mut ranges: Vec<&mut ChunkRange> = whole.chain(parts).chain(changed).collect();
+        ranges.sort_unstable_by_key(|range| range.0);
+        for range in ranges {
+            let (first, count) = (range.0 as usize, range.1 as usize);
+            let start = self.chunks.len();
+            for &chunk in before.get(first..first + count).unwrap_or_default() {
+                front.settle(chunk, start, &mut self.chunks);
+            }
+            let first = chunk_number(start)?;
+            *range = (first, chunk_number(self.chunks.len())? - first);
         }
-        self.chunks = chunks;
         Ok(())
     }
 }
@@ -151,6 +153,28 @@ pub(crate) struct SegmentJob<'a> {
     pub(crate) streams: &'a [StreamSettings<'a>],
     /// Streams that are segmented at a time, at least 1.
     pub(crate) segmenters: usize,
+    /// By number, whether a file is wanted in front in its blocks ([`in_front`]); empty if none is.
+    pub(crate) front: &'a [bool],
+}
+
+/// Says of each file whether one of its names is below the directory that is wanted in front. Takes a byte for each
+/// file. Empty if there is no such directory.
+pub(crate) fn in_front(context: Context<'_>, tree: &Tree) -> Vec<bool> {
+    let path = context.options.front.as_deref();
+    let Some(directory) = path.and_then(|path| tree.directory_at(path)) else {
+        return Vec::new();
+    };
+    let mut chosen = vec![false; tree.files.len()];
+    for entry in 1..tree.parents.len() as u32 {
+        let inode = tree.inodes.at(entry);
+        if tree.is_below(entry, directory)
+            && tree.kind(inode) == FileType::Regular
+            && let Some(file) = chosen.get_mut(tree.detail(inode) as usize)
+        {
+            *file = true;
+        }
+    }
+    chosen
 }
 
 impl SegmentJob<'_> {
@@ -193,6 +217,7 @@ impl SegmentJob<'_> {
             }
             let mut store = self.stream(list, &kept, old, DEFAULT_STREAM, before, queue);
             for content in again {
+                store.choose(content as usize);
                 store.content(content as usize)?;
             }
             let done = store.end()?;
@@ -371,19 +396,12 @@ impl SegmentJob<'_> {
             Some(settings) => settings.segment,
             None => StreamSettings::general(self.context.options).segment,
         };
-        let mut segmenter = Segmenter::new(segment, queue.stream(before, stream));
-        let front = self.context.options.front.as_deref();
-        let front = front.and_then(|path| self.tree.directory_at(path));
-        if front.is_some() {
-            segmenter.rearrange();
-        }
         StreamStore {
             job: self,
             list,
             kept,
             old,
-            segmenter,
-            front,
+            segmenter: Segmenter::new(segment, queue.stream(before, stream)),
             granularity: segment.granularity as u64,
             buffer: Vec::new(),
             stored: StoredStream {
@@ -401,8 +419,6 @@ struct StreamStore<'a> {
     kept: &'a SharedKept,
     old: Option<&'a OldBlocks<'a>>,
     segmenter: Segmenter<StreamQueue<'a>>,
-    /// The directory whose contents are wanted in front.
-    front: Option<u32>,
     granularity: u64,
     buffer: Vec<u8>,
     stored: StoredStream,
@@ -431,15 +447,20 @@ impl<'a> StreamStore<'a> {
         together::sizes(files, contents.len(), parent, block_size)
     }
 
+    /// Says whether a content is wanted in front.
+    fn choose(&mut self, content: usize) {
+        let chosen = self.job.front;
+        if !chosen.is_empty() {
+            let mut files = self.list[content].files.iter();
+            let chosen = files.any(|&file| chosen.get(file as usize) == Some(&true));
+            self.segmenter.choose(chosen);
+        }
+    }
+
     /// Stores everything of a content that belongs to this stream.
     fn fragments(&mut self, content: u32) -> Result<()> {
         let counters = self.job.context.counters();
-        if let Some(front) = self.front {
-            let mut files = self.list[content as usize].files.iter();
-            let tree = self.job.tree;
-            let chosen = files.any(|&file| tree.is_below(tree.files[file as usize].entry, front));
-            self.segmenter.choose(chosen);
-        }
+        self.choose(content as usize);
         if self.list[content as usize].parts.is_none() {
             self.content(content as usize)?;
         } else {
