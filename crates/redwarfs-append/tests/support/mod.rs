@@ -1,12 +1,14 @@
 //! Trees in memory, and images of them with many nights.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use redwarfs_append::{
-    Archiving, Base, BaseOptions, Change, Compacted, Compaction, TableChange, Trust, change, diff,
+    Archiving, Base, BaseOptions, Change, Compacted, Compaction, Error, Punched, TableChange,
+    Trust, change, diff, punch,
 };
 use redwarfs_format::metadata::{Extent, FileType, Timestamp};
 use redwarfs_io::{LockedFile, Medium, MemorySource};
@@ -293,6 +295,18 @@ pub(crate) fn medium(bytes: &[u8]) -> (tempfile::NamedTempFile, Arc<dyn Medium>)
     std::fs::write(file.path(), bytes).unwrap();
     let medium = LockedFile::open(file.path()).unwrap();
     (file, Arc::new(medium))
+}
+
+/// What the image is when the space of deleted snapshots was given back. None where the system cannot do that.
+pub(crate) fn punched(image: &[u8]) -> Option<(Vec<u8>, Punched)> {
+    let (file, giving) = medium(image);
+    match punch(&giving, ImageOffset::Auto, &AtomicBool::new(false)) {
+        Err(Error::Io(e)) if cfg!(windows) && e.kind() == io::ErrorKind::Unsupported => {
+            eprintln!("SKIPPED: giving space back: Windows makes no holes in files");
+            None
+        }
+        done => Some((std::fs::read(file.path()).unwrap(), done.unwrap())),
+    }
 }
 
 pub(crate) fn choice(text: &str) -> SnapshotChoice {
