@@ -14,7 +14,9 @@ use redwarfs_extractor::{
 };
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_testkit::golden::golden;
-use redwarfs_testkit::{Fields, Golden, Manifest, compat_images, golden_images, skip};
+use redwarfs_testkit::{
+    Fields, Golden, Manifest, compat_images, golden_images, is_installed, skip,
+};
 
 fn is_root() -> bool {
     rustix::process::geteuid().is_root()
@@ -170,7 +172,7 @@ fn holes_stay_holes() {
 }
 
 fn have(tool: &str) -> bool {
-    let found = Command::new(tool).arg("--version").output().is_ok();
+    let found = is_installed(tool);
     if !found {
         skip(tool, "not installed");
     }

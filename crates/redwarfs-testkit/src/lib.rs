@@ -39,3 +39,13 @@ pub fn skip(what: &str, why: &str) {
     // that passes, and this note is for exactly those.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {what}: {why}");
 }
+
+/// Whether a program of this name can be started.
+#[must_use]
+pub fn is_installed(program: &str) -> bool {
+    let done = std::process::Command::new(program)
+        .arg("--version")
+        .output();
+    // An emulator of a processor starts a process first, which then ends with 127.
+    done.is_ok_and(|done| done.status.code() != Some(127))
+}

@@ -14,7 +14,7 @@ use crate::driver::{
     table_line, temp, unmount, wait_until,
 };
 use redwarfs_testkit::golden::golden;
-use redwarfs_testkit::skip;
+use redwarfs_testkit::{is_installed, skip};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -518,7 +518,7 @@ fn a_driver_in_the_background_keeps_nothing_of_its_caller() {
     if !can_mount(test) {
         return;
     }
-    if Command::new("flock").arg("--version").output().is_err() {
+    if !is_installed("flock") {
         return skip(test, "there is no flock");
     }
     let image = golden("one").image;

@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::driver;
 use crate::driver::{Mount, as_user, can_mount, in_namespace, stderr, stdout, temp};
 use redwarfs_testkit::golden::golden;
-use redwarfs_testkit::skip;
+use redwarfs_testkit::{is_installed, skip};
 
 const MKDWARFS: &str = env!("CARGO_BIN_EXE_mkdwarfs");
 
@@ -202,8 +202,7 @@ fn copies_have_no_attributes_of_the_driver() {
         r#"rsync -aX "$1/" "$2/""#,
     ] {
         let program = command.split(' ').next().expect("a program");
-        let has = |program| Command::new(program).arg("--version").output().is_ok();
-        if !has(program) && !command.contains("tar") {
+        if !is_installed(program) && !command.contains("tar") {
             skip(test, "a program for copies is not installed");
             continue;
         }

@@ -8,14 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::driver::{Mount, can_mount, temp};
-use redwarfs_testkit::skip;
+use redwarfs_testkit::{is_installed, skip};
 
 const MKDWARFS: &str = env!("CARGO_BIN_EXE_mkdwarfs");
 const DWARFSEXTRACT: &str = env!("CARGO_BIN_EXE_dwarfsextract");
-
-fn program(name: &str) -> bool {
-    Command::new(name).arg("--version").output().is_ok()
-}
 
 /// Runs a shell with positional arguments; `None` if it fails.
 fn shell(script: &str, arguments: &[&Path]) -> Option<String> {
@@ -205,7 +201,7 @@ fn access_lists_and_capabilities_count_in_a_mount() {
     let Some((dir, root)) = tree(test) else {
         return;
     };
-    if !program("setpriv") {
+    if !is_installed("setpriv") {
         skip(test, "there is no setpriv");
         return;
     }
@@ -290,7 +286,7 @@ fn extraction_restores_them() {
     }
 
     // Without privilege: what is possible, and one line about the rest.
-    if !program("setpriv") {
+    if !is_installed("setpriv") {
         return skip("extraction without privilege", "there is no setpriv");
     }
     let open = out("open");
@@ -327,7 +323,7 @@ fn extraction_restores_them() {
 #[test]
 fn read_only_entries_keep_theirs() {
     let test = "read_only_entries_keep_theirs";
-    if !program("setpriv") || !program("setfattr") {
+    if !is_installed("setpriv") || !is_installed("setfattr") {
         return skip(test, "there is no setpriv or setfattr");
     }
     let dir = temp();
@@ -597,7 +593,7 @@ impl Drop for Unlocked {
 #[test]
 fn file_flags_are_restored() {
     let test = "file_flags_are_restored";
-    if !program("chattr") || !program("lsattr") {
+    if !is_installed("chattr") || !is_installed("lsattr") {
         return skip(test, "there is no chattr");
     }
     let dir = temp();
@@ -684,7 +680,7 @@ fn file_flags_are_restored() {
     );
 
     // Without privilege: flags of the owner, and one line about the others.
-    if !program("setpriv") {
+    if !is_installed("setpriv") {
         return skip("flags without privilege", "there is no setpriv");
     }
     let open = out("open");

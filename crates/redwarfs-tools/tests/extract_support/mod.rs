@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
-use redwarfs_testkit::skip;
 use redwarfs_testkit::tree::Random;
+use redwarfs_testkit::{is_installed, skip};
 use rustix::fs::{CWD, FileType, Mode};
 
 /// A source tree and the image of it, in a directory of their own.
@@ -127,7 +127,7 @@ pub(crate) fn files_below(dir: &Path) -> Vec<String> {
 
 /// Whether a program can be started.
 pub(crate) fn have(program: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok();
+    let found = is_installed(program);
     if !found {
         skip(program, "not installed");
     }
