@@ -326,6 +326,12 @@ fn what_one_directory_needs_is_in_front_in_each_block() {
         [noise(1, 50_000), noise(900, 9_000)].concat(),
     );
     add(&mut tree, "program-1.7/new/noise", noise(77, 200_000));
+    // One file with two names.
+    for version in [3, 7] {
+        let mut node = MemoryNode::file(noise(78, 30_000));
+        (node.meta.nlink, node.meta.identity) = (2, (1, 7));
+        tree.insert(format!("program-1.{version}/part1/linked"), node);
+    }
     for version in [7, 8] {
         let path = format!("program-1.{version}/new/sound.wav");
         add(&mut tree, &path, wave(version));

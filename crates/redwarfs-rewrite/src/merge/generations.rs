@@ -115,8 +115,9 @@ pub fn generations(
     build.metadata_alternative = None;
     build.history = None;
     build.section_index = true;
-    // The newest one is read most.
-    build.front = trees.last().map(|tree| tree.name.as_bytes().to_vec());
+    // The newest one is read most, and an archive has many old ones. For a few, what it takes is more than what it gives.
+    let newest = trees.last().filter(|_| archived > 0);
+    build.front = newest.map(|tree| tree.name.as_bytes().to_vec());
     let mut blocks = Blocks::new(out);
     let summary = Builder::new(build).build(&source, &mut blocks, progress, stop)?;
     if summary.errors > 0 {
