@@ -38,7 +38,7 @@ fn success(output: &Output) {
 /// A tree with all kinds of attributes, if this machine has the programs and rights for it.
 fn tree(test: &str) -> Option<(tempfile::TempDir, PathBuf)> {
     let here = ["getfattr", "setfattr", "getfacl", "setfacl"];
-    if !here.iter().all(|name| program(name)) {
+    if !here.iter().all(|name| is_installed(name)) {
         skip(test, "there is no getfattr or getfacl");
         return None;
     }
@@ -386,7 +386,7 @@ fn capabilities_need_the_owner() {
     let test = "capabilities_need_the_owner";
     if !["setpriv", "setfattr", "getfattr"]
         .iter()
-        .all(|name| program(name))
+        .all(|name| is_installed(name))
     {
         return skip(test, "there is no setpriv or setfattr");
     }
