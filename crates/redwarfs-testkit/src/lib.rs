@@ -49,3 +49,24 @@ pub fn is_installed(program: &str) -> bool {
     // An emulator of a processor starts a process first, which then ends with 127.
     done.is_ok_and(|done| done.status.code() != Some(127))
 }
+
+/// Why no image can be mounted here, if that is so.
+#[must_use]
+pub fn no_mount() -> Option<&'static str> {
+    if !std::path::Path::new("/dev/fuse").exists() {
+        Some("there is no /dev/fuse")
+    } else if std::env::var_os("REDWARFS_EMULATOR").is_some() {
+        // The kernel speaks FUSE with the byte order of its own processor, and an emulator has threads of its own.
+        Some("the driver does not run in an emulator")
+    } else {
+        None
+    }
+}
+
+/// Why a test cannot mount an image as root, if that is so.
+#[cfg(unix)]
+#[must_use]
+pub fn no_mount_as_root() -> Option<&'static str> {
+    let others = (!rustix::process::geteuid().is_root()).then_some("it needs root");
+    no_mount().or(others)
+}

@@ -12,7 +12,7 @@ use crate::support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS};
 use redwarfs_testkit::fuzz::{self, mutators};
 use redwarfs_testkit::hostile::{Plan, Tools, bases, hunt, silence};
 use redwarfs_testkit::mutate::Rng;
-use redwarfs_testkit::skip;
+use redwarfs_testkit::{no_mount_as_root, skip};
 
 fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |value| value.parse().unwrap())
@@ -20,9 +20,9 @@ fn variable(name: &str, default: u64) -> u64 {
 
 #[test]
 fn damaged_images_do_no_harm() {
-    let mount = Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
-    if !mount {
-        skip("mounting damaged images", "no /dev/fuse, or not root");
+    let mount = no_mount_as_root().is_none();
+    if let Some(reason) = no_mount_as_root() {
+        skip("mounting damaged images", reason);
     }
     let tools = Tools {
         mkdwarfs: MKDWARFS.into(),
@@ -181,8 +181,8 @@ fn changed_archives_are_read_or_refused() {
 #[test]
 fn random_reads_by_many_processes_are_right_and_bounded() {
     use redwarfs_testkit::soak;
-    if !Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
-        return skip("random reads of a mount", "no /dev/fuse, or not root");
+    if let Some(reason) = no_mount_as_root() {
+        return skip("random reads of a mount", reason);
     }
     // The readers are this very program.
     if let Some(job) = std::env::var_os("REDWARFS_SOAK_READER") {

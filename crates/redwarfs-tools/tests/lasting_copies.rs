@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use redwarfs_testkit::faulty::{FaultyFile, Medium};
-use redwarfs_testkit::skip;
+use redwarfs_testkit::{no_mount_as_root, skip};
 
 use crate::support::lasting::{Place, add, said};
 use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, run};
@@ -130,8 +130,8 @@ fn a_sparse_file_stays_sparse() {
 #[test]
 fn unreadable_bytes_that_nothing_protects_are_named() {
     let test = "unreadable bytes that nothing protects";
-    if !Path::new("/dev/fuse").exists() || !rustix::process::geteuid().is_root() {
-        skip(test, "it needs /dev/fuse and root");
+    if let Some(reason) = no_mount_as_root() {
+        skip(test, reason);
         return;
     }
     let place = Place::new(100_000, &["-l1", "-S16", "--recovery=10%"]);

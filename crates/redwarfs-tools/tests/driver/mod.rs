@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use redwarfs_testkit::skip;
+use redwarfs_testkit::{no_mount_as_root, skip};
 use tempfile::TempDir;
 
 pub(crate) const DWARFS: &str = env!("CARGO_BIN_EXE_dwarfs");
@@ -20,14 +20,7 @@ pub(crate) fn temp() -> TempDir {
 
 /// False, with a note, if this machine or user cannot mount.
 pub(crate) fn can_mount(test: &str) -> bool {
-    let reason = if !Path::new("/dev/fuse").exists() {
-        "there is no /dev/fuse"
-    } else if !rustix::process::geteuid().is_root() {
-        "the comparison needs root"
-    } else if std::env::var_os("REDWARFS_EMULATOR").is_some() {
-        // The kernel speaks FUSE with the byte order of its own processor, and finds threads in each process.
-        "the driver does not run in an emulator"
-    } else {
+    let Some(reason) = no_mount_as_root() else {
         return true;
     };
     skip(test, reason);

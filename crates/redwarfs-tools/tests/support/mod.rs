@@ -6,7 +6,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use redwarfs_testkit::{Manifest, skip};
+use redwarfs_testkit::{Manifest, no_mount, skip};
 
 pub(crate) const MKDWARFS: &str = env!("CARGO_BIN_EXE_mkdwarfs");
 pub(crate) const DWARFS: &str = env!("CARGO_BIN_EXE_dwarfs");
@@ -64,8 +64,8 @@ impl Mount {
         at: &Path,
         options: &[&str],
     ) -> Option<Self> {
-        if !Path::new("/dev/fuse").exists() {
-            skip("tests with a real mount", "no /dev/fuse");
+        if let Some(reason) = no_mount() {
+            skip("tests with a real mount", reason);
             return None;
         }
         std::fs::create_dir_all(at).expect("a mount point");
