@@ -34,10 +34,6 @@ LIGHT = ("mount", "first", "small")
 HOT = {"python": "python/**", "random": "group-*/**", "all": "**"}
 
 
-#: The way that loads what `recording` has seen.
-HINTED = "RedwarFS, hints"
-
-
 @dataclass(frozen=True)
 class Row:
     """A way: commands that mount in turn, or run to their end if they do not mention a mount point.
@@ -69,7 +65,7 @@ def rows(arguments, images, dwarfs: str) -> list:
     found = [
         Row("RedwarFS", (ours,), (*PARTS, "stream", "small")),
         Row("RedwarFS, --prefetch", ((*ours, "--prefetch", "{hot}"),), tuple(HOT)),
-        Row(HINTED, ((*ours, "-o", "hints_file={hints}"),), tuple(HOT)),
+        Row("RedwarFS, hints", ((*ours, "-o", "hints_file={hints}"),), tuple(HOT)),
         Row("RedwarFS, second start", ((*ours, "-o", f"cache_dir={cache}"),), PARTS),
         Row("RedwarFS, offline", ((*ours, "-o", f"cache_dir={cache},offline"),), PARTS),
         Row("RedwarFS, local image", ((dwarfs, f"{local}/{{image}}.dwarfs", "{mnt0}", "-f"),), PARTS),

@@ -77,15 +77,15 @@ struct MadeDirectory {
     path: PathBuf,
     /// Whether it was made for the checkpoint, and goes with it.
     made: bool,
-    /// Whether the marker is gone.
+    /// Whether it is still there without its marker.
     left: AtomicBool,
 }
 
 impl MadeDirectory {
+    /// Removes it, or does so when it is dropped.
     fn remove(&self) {
-        if self.made {
-            let _ = fs::remove_dir(&self.path);
-        }
+        let left = self.made && fs::remove_dir(&self.path).is_err();
+        self.left.store(left, Ordering::Relaxed);
     }
 }
 
@@ -312,7 +312,6 @@ impl Checkpoint {
 impl SharedCheckpoint {
     fn remove_marker(&self) {
         let _ = fs::remove_file(self.lock.path());
-        self.made.left.store(true, Ordering::Relaxed);
         self.made.remove();
     }
 }

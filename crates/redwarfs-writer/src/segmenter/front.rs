@@ -10,8 +10,8 @@
 //! A chunk is cut into at most twice as many pieces as its block has ranges. So ranges with little between them are joined, and a block
 //! with too many ranges stays as it is.
 //!
-//! Memory: 12 bytes for each range of bytes that moved, 8 bytes for each reference of chosen contents to the block that is
-//! filled, and one more block while its bytes move.
+//! Memory: 12 bytes for each range of bytes that moved, and one more block while its bytes move. In the block that is filled,
+//! each reference of a chosen content takes 8 bytes.
 
 use std::collections::HashMap;
 
