@@ -312,6 +312,18 @@ struct Stopped(u32);
 impl Stopped {
     fn new(pid: u32) -> Self {
         driver::kill(pid, Signal::STOP);
+        // A thread of it can answer a request until it sees the signal itself.
+        wait_until("all threads of the driver stand", || {
+            fs::read_dir(format!("/proc/{pid}/task"))
+                .unwrap()
+                .all(|task| {
+                    let stat = fs::read_to_string(task.unwrap().path().join("stat"));
+                    // A thread that ended meanwhile answers nothing, either. The name of a program may have brackets.
+                    stat.map_or(true, |stat| {
+                        stat.rsplit(") ").next().unwrap().starts_with('T')
+                    })
+                })
+        });
         Self(pid)
     }
 }
