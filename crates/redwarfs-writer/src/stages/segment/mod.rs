@@ -7,11 +7,12 @@
 //!
 //! Memory: 12 bytes for each chunk. Each content needs 12 bytes until the streams have ended, and 8 bytes
 //! from then on. If blocks are large, each content of a stream needs 4 more bytes while the stream is
-//! being segmented. If bytes of blocks move ([`Front`]), there are chunks twice at the end of a stream, and 8 bytes for each
-//! content.
+//! being segmented. If bytes of blocks move ([`Front`](crate::segmenter::Front)), there are chunks twice at
+//! the end of a stream, and 8 bytes for each content.
 
 mod against;
 mod frames;
+mod joined;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,9 +21,10 @@ use redwarfs_format::metadata::Extent;
 
 use self::against::{Against, OldBlocks};
 use self::frames::Frames;
+use self::joined::{Changed, StoredStream, append, chunk_number};
 use crate::base::BaseImage;
 use crate::contents::{
-    Chunk, ChunkRange, Content, Contents, Files, MOST_BLOCKS, Origin, Sequence, SharedKept, Stored,
+    Chunk, ChunkRange, Content, Contents, MOST_BLOCKS, Origin, Sequence, SharedKept, Stored,
     StoredValues,
 };
 use crate::context::Context;
@@ -32,7 +34,7 @@ use crate::options::ThreadGroup;
 use crate::ordered::thread;
 use crate::progress::{CpuTime, Phase, add};
 use crate::read::{FilePart, ReadError, read_file, read_range};
-use crate::segmenter::{Front, Segmenter, together};
+use crate::segmenter::{Segmenter, together};
 use crate::settings::StreamSettings;
 use crate::source::FileType;
 use crate::stages::compress::{BlockQueue, StreamQueue};
@@ -40,110 +42,6 @@ use crate::tree::Tree;
 
 /// The stream of everything that is in no category.
 const DEFAULT_STREAM: u32 = 0;
-
-/// What a stream has become. Blocks and chunks count from 0.
-#[derive(Default)]
-struct StoredStream {
-    stream: u32,
-    blocks: u32,
-    chunks: Vec<Chunk>,
-    /// Contents that are all in this stream.
-    whole: Vec<(u32, ChunkRange)>,
-    /// Parts of contents, by their number in the content.
-    parts: Vec<(u32, usize, ChunkRange)>,
-    /// By content.
-    changed: Vec<Changed>,
-    /// Contents that have changed since they were cut into parts, or that cannot be read: the parts may
-    /// be wrong.
-    again: Vec<u32>,
-}
-
-impl StoredStream {
-    /// Takes note of where bytes have moved to.
-    fn settle(&mut self, front: &Front) -> Result<()> {
-        let before = std::mem::take(&mut self.chunks);
-        self.chunks.reserve_exact(before.len());
-        let whole = self.whole.iter_mut().map(|(_, range)| range);
-        let parts = self.parts.iter_mut().map(|(.., range)| range);
-        let changed = self.changed.iter_mut().map(|changed| &mut changed.chunks);
-        let mut ranges: Vec<&mut ChunkRange> = whole.chain(parts).chain(changed).collect();
-        ranges.sort_unstable_by_key(|range| range.0);
-        for range in ranges {
-            let (first, count) = (range.0 as usize, range.1 as usize);
-            let start = self.chunks.len();
-            for &chunk in before.get(first..first + count).unwrap_or_default() {
-                front.settle(chunk, start, &mut self.chunks);
-            }
-            let first = chunk_number(start)?;
-            *range = (first, chunk_number(self.chunks.len())? - first);
-        }
-        Ok(())
-    }
-}
-
-/// A file that now differs from the other files of its content, and becomes a separate content.
-struct Changed {
-    content: usize,
-    file: u32,
-    size: u64,
-    chunks: ChunkRange,
-}
-
-/// Appends the result of a stream to the stored data.
-fn append(stored: &mut Stored, list: &mut Vec<Content>, mut of: StoredStream) -> Result<()> {
-    let before = stored.blocks();
-    let end = before
-        .checked_add(of.blocks)
-        .filter(|&end| end < MOST_BLOCKS);
-    let end = end.ok_or_else(Error::too_many_blocks)?;
-    stored.categories.blocks.push((of.stream, end));
-    for chunk in &mut of.chunks {
-        chunk.settle(before);
-    }
-    chunk_number(stored.chunks.len().saturating_add(of.chunks.len()))?;
-    let at = stored.chunks.len() as u32;
-    if at == 0 {
-        stored.chunks = of.chunks;
-    } else {
-        stored.chunks.append(&mut of.chunks);
-    }
-    let moved = |(first, count): ChunkRange| (at + first, count);
-    for (content, chunks) in of.whole {
-        if let Some(range) = stored.ranges.get_mut(content as usize) {
-            *range = moved(chunks);
-        }
-    }
-    for (content, part, chunks) in of.parts {
-        let parts = list[content as usize].parts.as_ref();
-        let count = parts.map_or(0, |parts| parts.len());
-        let split = stored.split.entry(content);
-        let split = split.or_insert_with(|| vec![(0, 0); count]);
-        if let Some(range) = split.get_mut(part) {
-            *range = moved(chunks);
-        }
-    }
-    for changed in of.changed.chunk_by(|a, b| a.content == b.content) {
-        for of_file in changed {
-            list[of_file.content].files.remove(of_file.file);
-            list.push(Content {
-                size: of_file.size,
-                files: Files::One(of_file.file),
-                origin: Origin::Files,
-                parts: None,
-            });
-            stored.ranges.push(moved(of_file.chunks));
-        }
-        // Without any file the content goes. Its place is taken by one of the new ones,
-        // which are last and in no sequence.
-        if let Some(&Changed { content, .. }) = changed.first()
-            && list[content].files.is_empty()
-        {
-            list.swap_remove(content);
-            stored.ranges.swap_remove(content);
-        }
-    }
-    Ok(())
-}
 
 /// Stores the items of all streams.
 #[derive(Clone, Copy)]
@@ -705,9 +603,4 @@ impl<'a> StreamStore<'a> {
         self.stored.blocks = blocks;
         Ok(self.stored)
     }
-}
-
-fn chunk_number(n: usize) -> Result<u32> {
-    u32::try_from(n)
-        .map_err(|_| Error::Limit("too many chunks; use a larger window or block size".into()))
 }
