@@ -5,6 +5,7 @@ mod support;
 
 mod all_generations;
 mod append;
+mod append_snapshots;
 mod archive;
 mod archive_states;
 mod budget;

@@ -2,17 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use redwarfs_append::{
-    BaseOptions, Change, ChangeKind, Compaction, Error, InPlace, TableChange, Trust, change, diff,
-    roll_back,
-};
+use redwarfs_append::{BaseOptions, Error, InPlace, Trust, roll_back};
 use redwarfs_format::GenerationNo;
 use redwarfs_format::metadata::{FileType, Timestamp};
-use redwarfs_format::section::{Link, SnapshotTable};
+use redwarfs_format::section::Link;
 use redwarfs_io::{Medium, MemorySource, Source};
 use redwarfs_reader::check::{CheckOptions, DeclaredImage, SectionList, VerifyMode};
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
@@ -31,7 +27,7 @@ enum Op {
 
 /// A file in memory that records all changes, and fails at one of them.
 #[derive(Debug, Default)]
-struct Recorder {
+pub(crate) struct Recorder {
     bytes: Mutex<Vec<u8>>,
     ops: Mutex<Vec<Op>>,
     fail_at: Mutex<Option<usize>>,
@@ -39,14 +35,14 @@ struct Recorder {
 }
 
 impl Recorder {
-    fn of(bytes: &[u8]) -> Arc<Self> {
+    pub(crate) fn of(bytes: &[u8]) -> Arc<Self> {
         Arc::new(Self {
             bytes: Mutex::new(bytes.to_vec()),
             ..Self::default()
         })
     }
 
-    fn bytes(&self) -> Vec<u8> {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         self.bytes.lock().unwrap().clone()
     }
 
@@ -112,7 +108,7 @@ fn options() -> BuildOptions {
     options
 }
 
-fn build(tree: &MemoryTree) -> Vec<u8> {
+pub(crate) fn build(tree: &MemoryTree) -> Vec<u8> {
     let mut out = Vec::new();
     let (progress, stop) = (SilentProgress::default(), AtomicBool::new(false));
     let builder = Builder::new(options());
@@ -145,7 +141,7 @@ fn append_with(
     Ok(summary)
 }
 
-fn append(file: &Arc<Recorder>, tree: &MemoryTree, name: &str) -> BuildSummary {
+pub(crate) fn append(file: &Arc<Recorder>, tree: &MemoryTree, name: &str) -> BuildSummary {
     let file: Arc<dyn Medium> = Arc::<Recorder>::clone(file);
     append_with(&file, tree, base_options(name)).unwrap()
 }
@@ -153,7 +149,7 @@ fn append(file: &Arc<Recorder>, tree: &MemoryTree, name: &str) -> BuildSummary {
 /// The files of an image.
 type Files = BTreeMap<Vec<u8>, Vec<u8>>;
 
-fn read(image: &Image) -> Files {
+pub(crate) fn read(image: &Image) -> Files {
     let mut files = Files::new();
     for entry in image.walk() {
         let entry = entry.unwrap();
@@ -167,12 +163,16 @@ fn read(image: &Image) -> Files {
     files
 }
 
-fn open(bytes: &[u8]) -> Image {
+pub(crate) fn open(bytes: &[u8]) -> Image {
     let source = Arc::new(MemorySource::new(bytes.to_vec()));
     Image::from_source(source, &OpenOptions::default()).unwrap()
 }
 
-fn open_snapshot(bytes: &[u8], text: &str, time: Option<i64>) -> redwarfs_format::Result<Image> {
+pub(crate) fn open_snapshot(
+    bytes: &[u8],
+    text: &str,
+    time: Option<i64>,
+) -> redwarfs_format::Result<Image> {
     let mut options = OpenOptions::default();
     let text = text.to_owned();
     options.snapshot = Some(SnapshotChoice { text, time });
@@ -187,7 +187,7 @@ fn files_of(tree: &[(&str, Vec<u8>)]) -> Files {
         .collect()
 }
 
-fn tree_of(files: &Files, time: i64) -> MemoryTree {
+pub(crate) fn tree_of(files: &Files, time: i64) -> MemoryTree {
     let mut tree = MemoryTree::new();
     for dir in ["dir", "elsewhere"] {
         if files.keys().any(|path| path.starts_with(dir.as_bytes())) {
@@ -203,7 +203,7 @@ fn tree_of(files: &Files, time: i64) -> MemoryTree {
 }
 
 /// Two states of a tree: equal, changed, moved, removed and new files.
-fn states() -> [Files; 2] {
+pub(crate) fn states() -> [Files; 2] {
     let mut random = Random::new(7);
     let mut data = |size| random.bytes(size);
     let (same, large, moved, gone) = (data(3000), data(300_000), data(5000), data(700));
@@ -227,7 +227,7 @@ fn states() -> [Files; 2] {
     [first, second]
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let image = open(bytes);
     let source = MemorySource::new(bytes.to_vec());
     let list = SectionList::read(&source, 0, None).unwrap();
@@ -551,161 +551,4 @@ fn images_that_cannot_be_continued_are_refused() {
         let table = open(&file.bytes()).snapshots().unwrap();
         assert_eq!(table.snapshots.last().unwrap().name, expected);
     }
-}
-
-fn table(bytes: &[u8]) -> SnapshotTable {
-    open(bytes).snapshots().unwrap()
-}
-
-#[test]
-fn the_table_is_changed_behind_the_image() {
-    let [first, second] = states();
-    let file = Recorder::of(&build(&tree_of(&first, 10)));
-    append(&file, &tree_of(&second, 10), "second");
-    append(&file, &tree_of(&first, 10), "third");
-    let before = file.bytes();
-    let medium: Arc<dyn Medium> = Arc::<Recorder>::clone(&file);
-    let change = |changes: &[TableChange]| change(&medium, ImageOffset::Auto, changes);
-    let number = GenerationNo;
-    change(&[
-        TableChange::Rename(number(2), "other".into()),
-        TableChange::Pin(number(1), true),
-    ])
-    .unwrap();
-    let bytes = file.bytes();
-    assert!(bytes.starts_with(&before));
-    check(&bytes);
-    let after = table(&bytes);
-    assert_eq!(after.number(number(2)).unwrap().name, "other");
-    assert!(after.number(number(1)).unwrap().pinned);
-    assert!(matches!(
-        change(&[TableChange::Delete(number(1))]),
-        Err(Error::Pinned(_))
-    ));
-    assert!(matches!(
-        change(&[TableChange::Delete(number(3))]),
-        Err(Error::Newest(_))
-    ));
-    let taken = TableChange::Rename(number(2), "third".into());
-    assert!(matches!(change(&[taken]), Err(Error::Exists(_))));
-    let wrong = TableChange::Rename(number(2), "..".into());
-    assert!(matches!(change(&[wrong]), Err(Error::Name { .. })));
-    assert!(change(&[TableChange::Delete(number(9))]).is_err());
-    // Nothing of that is written.
-    assert!(file.bytes() == bytes);
-    change(&[TableChange::Delete(number(2))]).unwrap();
-    let bytes = file.bytes();
-    assert!(open_snapshot(&bytes, "other", None).is_err());
-    assert!(open_snapshot(&bytes, "2", None).is_err());
-    assert!(read(&open_snapshot(&bytes, "third", None).unwrap()) == first);
-    // The table goes on from there.
-    append(&file, &tree_of(&second, 10), "other");
-    let after = table(&file.bytes());
-    assert_eq!(after.snapshots.len(), 4);
-    assert!(after.snapshots[0].pinned && after.snapshots[1].deleted);
-    assert_eq!(after.snapshots[3].number, number(4));
-}
-
-#[test]
-fn trees_are_compared() {
-    let [first, second] = states();
-    let file = Recorder::of(&build(&tree_of(&first, 10)));
-    append(&file, &tree_of(&second, 11), "second");
-    let bytes = file.bytes();
-    let old = open_snapshot(&bytes, "1", None).unwrap();
-    let new = open(&bytes);
-    let compare = |old: &Image, new: &Image, same: bool| {
-        let mut changes: Vec<Change> = Vec::new();
-        diff(old, new, same, &mut |change| {
-            changes.push(change);
-            ControlFlow::Continue(())
-        })
-        .unwrap();
-        let line = |c: &Change| {
-            let kind = match c.kind {
-                ChangeKind::Added => '+',
-                ChangeKind::Removed => '-',
-                ChangeKind::Content => 'M',
-                ChangeKind::Attributes => 'm',
-            };
-            format!("{kind} {}", String::from_utf8_lossy(&c.path))
-        };
-        changes.iter().map(line).collect::<Vec<_>>()
-    };
-    let expected = [
-        "M changed",
-        "m dir/large",
-        "- dir/moved",
-        "+ elsewhere",
-        "+ elsewhere/copy",
-        "+ elsewhere/moved",
-        "m empty",
-        "- gone",
-        "+ new",
-        "m same",
-    ];
-    assert_eq!(compare(&old, &new, true), expected);
-    assert_eq!(compare(&old, &new, false), expected);
-    assert!(compare(&new, &new, true).is_empty());
-    let mut first_only = 0;
-    diff(&old, &new, true, &mut |_| {
-        first_only += 1;
-        ControlFlow::Break(())
-    })
-    .unwrap();
-    assert_eq!(first_only, 1);
-}
-
-#[test]
-fn a_compacted_copy_has_the_kept_generations() {
-    let mut random = Random::new(5);
-    let mut files = states()[0].clone();
-    let mut all = vec![files.clone()];
-    let file = Recorder::of(&build(&tree_of(&files, 5)));
-    for night in 0..6_usize {
-        // Every other night, a large file is there for that night alone.
-        files.remove(&b"guest"[..]);
-        if night % 2 == 0 {
-            files.insert(b"guest".to_vec(), random.bytes(50_000 + night));
-        }
-        files.insert(b"changed".to_vec(), random.bytes(3000 + night));
-        append(&file, &tree_of(&files, 5), &format!("n{night}"));
-        all.push(files.clone());
-    }
-    let medium: Arc<dyn Medium> = Arc::<Recorder>::clone(&file);
-    let delete = [2, 4, 6].map(|number| TableChange::Delete(GenerationNo(number)));
-    change(&medium, ImageOffset::Auto, &delete).unwrap();
-    let bytes = file.bytes();
-    let plan = Compaction::of(&open(&bytes)).unwrap();
-    let mut copy = Vec::new();
-    let stop = AtomicBool::new(false);
-    let done = plan.write(&mut copy, &stop).unwrap();
-    assert_eq!(done, plan.result());
-    assert_eq!((done.snapshots, done.new_size), (4, copy.len() as u64));
-    assert!(done.live_blocks < done.blocks);
-    // Three guests and three changed files are gone.
-    let freed = bytes.len() - copy.len();
-    assert!((150_000..170_000).contains(&freed), "{freed}");
-    check(&copy);
-    for number in [1_usize, 3, 5, 7] {
-        let image = open_snapshot(&copy, &number.to_string(), None).unwrap();
-        assert!(read(&image) == all[number - 1], "{number}");
-    }
-    for number in [2, 4, 6] {
-        assert!(open_snapshot(&copy, &number.to_string(), None).is_err());
-    }
-    // The copy goes on, and back.
-    let next = Recorder::of(&copy);
-    append(&next, &tree_of(&files, 5), "next");
-    assert!(read(&open(&next.bytes())) == files);
-    let medium: Arc<dyn Medium> = Arc::<Recorder>::clone(&next);
-    let choice = SnapshotChoice {
-        text: "n1".into(),
-        time: None,
-    };
-    roll_back(&medium, ImageOffset::Auto, &choice).unwrap();
-    assert!(read(&open(&next.bytes())) == all[2]);
-    check(&next.bytes());
-    let stop = AtomicBool::new(true);
-    assert!(plan.write(&mut Vec::new(), &stop).is_err());
 }

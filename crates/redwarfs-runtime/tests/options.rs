@@ -1,4 +1,4 @@
-//! Options of the runtime.
+//! Options of the runtime, and variables that it reads.
 
 mod support;
 
@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 use rustix::process::Signal;
-use support::{App, Running, can_mount, must, stderr, stdout};
+use support::{App, Running, WITHOUT_FUSE, can_mount, must, stderr, stdout};
 
 const FILES: [(&str, &str); 5] = [
     ("AppRun", "#!/bin/sh\necho runs\n"),
@@ -235,4 +235,145 @@ fn sections_for_tools_are_printed() {
     command.env("TARGET_APPIMAGE", updated);
     command.arg("--appimage-updateinformation");
     assert_eq!(must(command), "zsync|x\n");
+}
+
+#[test]
+fn a_wrong_value_does_not_stop_the_program() {
+    if !can_mount("a_wrong_value_does_not_stop_the_program") {
+        return;
+    }
+    let app = App::new("echo runs");
+    let output = app
+        .command()
+        .env("DWARFS_CACHESIZE", "much")
+        .output()
+        .unwrap();
+    assert_eq!(stdout(&output), "runs\n");
+    let said = "dwarfs-runtime: ignoring DWARFS_CACHESIZE: much: not a size such as 512M\n";
+    assert_eq!(stderr(&output), said);
+    app.wait_until_clean();
+}
+
+#[test]
+fn a_relative_analysis_file_is_in_the_working_directory() {
+    if !can_mount("a_relative_analysis_file_is_in_the_working_directory") {
+        return;
+    }
+    let app = App::new("cat \"$APPDIR/usr/share/text\"");
+    let mut command = app.command();
+    command.env("DWARFS_ANALYSIS_FILE", "profile");
+    must(command);
+    app.wait_until_clean();
+    let profile = fs::read_to_string(app.path("profile")).unwrap();
+    assert!(
+        profile.lines().any(|line| line == "usr/share/text"),
+        "{profile}"
+    );
+}
+
+#[test]
+fn a_list_is_recorded_whoever_else_has_the_file_mounted() {
+    if !can_mount("a_list_is_recorded_whoever_else_has_the_file_mounted") {
+        return;
+    }
+    let app = App::new("echo \"$APPDIR\"; exec sleep 60");
+    let recording = |name: &str| {
+        let mut command = app.command();
+        command.env("DWARFS_ANALYSIS_FILE", name);
+        Running::start(command)
+    };
+    let mut plain = Running::start(app.command());
+    let shared = plain.line();
+    let mut first = recording("list");
+    let first_point = first.line();
+    assert_ne!(first_point, shared);
+    let has = |name: &str| {
+        let list = fs::read_to_string(app.path(name)).unwrap();
+        list.lines().any(|line| line == "AppRun")
+    };
+    assert!(has("list"));
+    // Another list needs another mount; what runs without one takes no part in either.
+    let mut other = recording("other");
+    let other_point = other.line();
+    assert!(has("other") && other_point != first_point);
+    assert_eq!(Running::start(app.command()).line(), shared);
+    // What the program starts adds to its list.
+    assert_eq!(recording("list").line(), first_point);
+    // A list that was removed is written anew, though its mount is still there.
+    fs::remove_file(app.path("list")).unwrap();
+    let mut again = recording("list");
+    assert_ne!(again.line(), first_point);
+    assert!(has("list"));
+    drop((plain, first, other, again));
+    app.wait_until_clean();
+    // A run right after another one.
+    for _ in 0..5 {
+        let app = App::new("exit 0");
+        must(app.command());
+        let mut command = app.command();
+        command.env("DWARFS_ANALYSIS_FILE", "list");
+        must(command);
+        let list = fs::read_to_string(app.path("list")).unwrap();
+        assert_eq!(list, "AppRun\n");
+        app.wait_until_clean();
+    }
+}
+
+#[test]
+fn a_copy_says_that_it_records_nothing() {
+    if !can_mount("a_copy_says_that_it_records_nothing") {
+        return;
+    }
+    let app = App::new("echo runs");
+    for (mut command, lines) in [
+        (app.in_namespace(WITHOUT_FUSE), 2),
+        (
+            {
+                let mut command = app.command();
+                command.arg("--appimage-extract-and-run");
+                command
+            },
+            1,
+        ),
+    ] {
+        let output = command
+            .env("DWARFS_ANALYSIS_FILE", "list")
+            .output()
+            .unwrap();
+        let said = stderr(&output);
+        assert_eq!(stdout(&output), "runs\n");
+        assert_eq!(said.lines().count(), lines, "{said}");
+        assert!(
+            said.contains("nothing is written to DWARFS_ANALYSIS_FILE: /"),
+            "{said}"
+        );
+        app.wait_until_clean();
+    }
+}
+
+#[test]
+fn variables_without_effect() {
+    if !can_mount("variables_without_effect") {
+        return;
+    }
+    let app = App::new("id -u; echo \"$X\"; echo \"$APPDIR\"");
+    let usual = must(app.command());
+    fs::write(app.path("my app.AppImage.env"), "X=1\n").unwrap();
+    let mut command = app.command();
+    for (name, value) in [
+        ("ENABLE_FUSE_DEBUG", "1"),
+        ("NO_MEMFDEXEC", "1"),
+        ("APPIMAGE_TARGET_DIR", "/nowhere"),
+        ("RUNIMAGE_TARGET_DIR", "/nowhere"),
+        ("APPIMAGE_UNSHARE_ROOT", "1"),
+        ("APPIMAGE_UNSHARE_UID", "7"),
+        ("APPIMAGE_UNSHARE_GID", "7"),
+        ("URUNTIME_EXTRACT", "1"),
+        ("URUNTIME_MOUNT", "0"),
+        ("URUNTIME_CLEANUP", "0"),
+    ] {
+        command.env(name, value);
+    }
+    assert_eq!(must(command), usual);
+    app.wait_until_clean();
 }

@@ -13,7 +13,8 @@ use redwarfs::format::hints::{Hint, Hints};
 use redwarfs_testkit::mutate::Rng;
 use rustix::process::Signal;
 use support::{
-    App, Running, can_mount, can_unshare, has_helper, must, signal_to, stderr, stdout, wait_until,
+    App, Running, WITHOUT_FUSE, can_mount, can_unshare, has_helper, must, signal_to, stderr,
+    stdout, wait_until,
 };
 
 /// Prints that it runs, and waits.
@@ -370,9 +371,6 @@ fn users_run_it_without_the_helper_program_in_a_namespace() {
     app.wait_until_clean();
 }
 
-/// What makes FUSE useless, and runs the file.
-const WITHOUT_FUSE: &str = "mount --bind /dev/null /dev/fuse; exec \"$@\"";
-
 #[test]
 fn without_fuse_the_program_runs_from_a_copy() {
     let test = "without_fuse_the_program_runs_from_a_copy";
@@ -551,120 +549,6 @@ fn a_directory_that_somebody_else_has_made_is_not_used() {
 }
 
 #[test]
-fn a_wrong_value_does_not_stop_the_program() {
-    if !can_mount("a_wrong_value_does_not_stop_the_program") {
-        return;
-    }
-    let app = App::new("echo runs");
-    let output = app
-        .command()
-        .env("DWARFS_CACHESIZE", "much")
-        .output()
-        .unwrap();
-    assert_eq!(stdout(&output), "runs\n");
-    let said = "dwarfs-runtime: ignoring DWARFS_CACHESIZE: much: not a size such as 512M\n";
-    assert_eq!(stderr(&output), said);
-    app.wait_until_clean();
-}
-
-#[test]
-fn a_relative_analysis_file_is_in_the_working_directory() {
-    if !can_mount("a_relative_analysis_file_is_in_the_working_directory") {
-        return;
-    }
-    let app = App::new("cat \"$APPDIR/usr/share/text\"");
-    let mut command = app.command();
-    command.env("DWARFS_ANALYSIS_FILE", "profile");
-    must(command);
-    app.wait_until_clean();
-    let profile = fs::read_to_string(app.path("profile")).unwrap();
-    assert!(
-        profile.lines().any(|line| line == "usr/share/text"),
-        "{profile}"
-    );
-}
-
-#[test]
-fn a_list_is_recorded_whoever_else_has_the_file_mounted() {
-    if !can_mount("a_list_is_recorded_whoever_else_has_the_file_mounted") {
-        return;
-    }
-    let app = App::new("echo \"$APPDIR\"; exec sleep 60");
-    let recording = |name: &str| {
-        let mut command = app.command();
-        command.env("DWARFS_ANALYSIS_FILE", name);
-        Running::start(command)
-    };
-    let mut plain = Running::start(app.command());
-    let shared = plain.line();
-    let mut first = recording("list");
-    let first_point = first.line();
-    assert_ne!(first_point, shared);
-    let has = |name: &str| {
-        let list = fs::read_to_string(app.path(name)).unwrap();
-        list.lines().any(|line| line == "AppRun")
-    };
-    assert!(has("list"));
-    // Another list needs another mount; what runs without one takes no part in either.
-    let mut other = recording("other");
-    let other_point = other.line();
-    assert!(has("other") && other_point != first_point);
-    assert_eq!(Running::start(app.command()).line(), shared);
-    // What the program starts adds to its list.
-    assert_eq!(recording("list").line(), first_point);
-    // A list that was removed is written anew, though its mount is still there.
-    fs::remove_file(app.path("list")).unwrap();
-    let mut again = recording("list");
-    assert_ne!(again.line(), first_point);
-    assert!(has("list"));
-    drop((plain, first, other, again));
-    app.wait_until_clean();
-    // A run right after another one.
-    for _ in 0..5 {
-        let app = App::new("exit 0");
-        must(app.command());
-        let mut command = app.command();
-        command.env("DWARFS_ANALYSIS_FILE", "list");
-        must(command);
-        let list = fs::read_to_string(app.path("list")).unwrap();
-        assert_eq!(list, "AppRun\n");
-        app.wait_until_clean();
-    }
-}
-
-#[test]
-fn a_copy_says_that_it_records_nothing() {
-    if !can_mount("a_copy_says_that_it_records_nothing") {
-        return;
-    }
-    let app = App::new("echo runs");
-    for (mut command, lines) in [
-        (app.in_namespace(WITHOUT_FUSE), 2),
-        (
-            {
-                let mut command = app.command();
-                command.arg("--appimage-extract-and-run");
-                command
-            },
-            1,
-        ),
-    ] {
-        let output = command
-            .env("DWARFS_ANALYSIS_FILE", "list")
-            .output()
-            .unwrap();
-        let said = stderr(&output);
-        assert_eq!(stdout(&output), "runs\n");
-        assert_eq!(said.lines().count(), lines, "{said}");
-        assert!(
-            said.contains("nothing is written to DWARFS_ANALYSIS_FILE: /"),
-            "{said}"
-        );
-        app.wait_until_clean();
-    }
-}
-
-#[test]
 fn a_program_that_cannot_run_is_explained() {
     if !can_mount("a_program_that_cannot_run_is_explained") {
         return;
@@ -715,32 +599,5 @@ fn an_empty_dev_is_like_no_fuse() {
         stderr(&output).contains("the program runs from a copy instead"),
         "{output:?}"
     );
-    app.wait_until_clean();
-}
-
-#[test]
-fn variables_without_effect() {
-    if !can_mount("variables_without_effect") {
-        return;
-    }
-    let app = App::new("id -u; echo \"$X\"; echo \"$APPDIR\"");
-    let usual = must(app.command());
-    fs::write(app.path("my app.AppImage.env"), "X=1\n").unwrap();
-    let mut command = app.command();
-    for (name, value) in [
-        ("ENABLE_FUSE_DEBUG", "1"),
-        ("NO_MEMFDEXEC", "1"),
-        ("APPIMAGE_TARGET_DIR", "/nowhere"),
-        ("RUNIMAGE_TARGET_DIR", "/nowhere"),
-        ("APPIMAGE_UNSHARE_ROOT", "1"),
-        ("APPIMAGE_UNSHARE_UID", "7"),
-        ("APPIMAGE_UNSHARE_GID", "7"),
-        ("URUNTIME_EXTRACT", "1"),
-        ("URUNTIME_MOUNT", "0"),
-        ("URUNTIME_CLEANUP", "0"),
-    ] {
-        command.env(name, value);
-    }
-    assert_eq!(must(command), usual);
     app.wait_until_clean();
 }

@@ -11,6 +11,8 @@ use std::process::{Command, Output};
 
 use crate::extract_support;
 use crate::extract_support::{Sample, files_below, specials, stderr, tree_with_links};
+use crate::support::DWARFSEXTRACT;
+use redwarfs_testkit::golden::golden;
 use redwarfs_testkit::skip;
 use redwarfs_testkit::tree::Random;
 
@@ -381,4 +383,55 @@ fn more_links_than_a_file_can_have_become_links_of_a_copy() {
         .map(|f| at.join(f).metadata().unwrap().ino())
         .collect();
     assert_eq!(inodes.len(), 2, "{links:?}");
+}
+
+#[test]
+fn full_disks_are_named() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("full disks", "needs root");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=64k", "none"])
+        .arg(dir.path())
+        .status();
+    if !mounted.is_ok_and(|status| status.success()) {
+        return skip("full disks", "cannot mount a tmpfs");
+    }
+    let image = golden("many-default").image;
+    let run = |args: &[&str]| {
+        Command::new(DWARFSEXTRACT)
+            .arg("-i")
+            .arg(&image)
+            .args(args)
+            .current_dir(dir.path())
+            .output()
+    };
+    fs::write(dir.path().join("old.tar"), "precious").unwrap();
+    let archive = run(&["-f", "pax", "-o", "old.tar"]);
+    let old = fs::read(dir.path().join("old.tar"));
+    let left = fs::read_dir(dir.path()).unwrap().count();
+    let tree = run(&["-o", "."]);
+    let kept = fs::read(dir.path().join("old.tar"));
+    let unmounted = Command::new("umount").arg(dir.path()).status().unwrap();
+    assert!(unmounted.success());
+
+    let archive = archive.unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&archive.stderr),
+        "dwarfsextract: extraction aborted: cannot write archive: old.tar: no space left on device\n"
+    );
+    assert_eq!(archive.status.code(), Some(1));
+    assert_eq!((old.unwrap().as_slice(), left), (&b"precious"[..], 1));
+
+    let tree = tree.unwrap();
+    let text = String::from_utf8_lossy(&tree.stderr);
+    assert!(
+        text.starts_with("dwarfsextract: extraction aborted: cannot "),
+        "{text}"
+    );
+    assert!(text.ends_with(": no space left on device\n"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert_eq!(tree.status.code(), Some(1));
+    assert_eq!(kept.unwrap(), b"precious");
 }

@@ -17,6 +17,9 @@ pub(crate) const RUNTIME: &str = env!("CARGO_BIN_EXE_dwarfs-runtime");
 /// The user `nobody`.
 pub(crate) const NOBODY: u32 = 65534;
 
+/// What makes FUSE useless, and runs the file.
+pub(crate) const WITHOUT_FUSE: &str = "mount --bind /dev/null /dev/fuse; exec \"$@\"";
+
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A self-mounting file in a directory of its own, and a directory for mount points.

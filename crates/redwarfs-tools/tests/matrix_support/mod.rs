@@ -3,6 +3,7 @@
 pub(crate) mod independent;
 pub(crate) mod model;
 pub(crate) mod options;
+mod selection;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,8 +32,8 @@ impl Place {
         let path = |name: &str| dir.path().join(name);
         fs::write(path("header"), HEADER).unwrap();
         fs::write(path("owners"), model::OWNERS).unwrap();
-        fs::write(path("rules"), options::RULES).unwrap();
-        fs::write(path("script"), options::SCRIPT).unwrap();
+        fs::write(path("rules"), selection::RULES).unwrap();
+        fs::write(path("script"), selection::SCRIPT).unwrap();
         fs::write(path("host"), "a file of the host\n".repeat(300)).unwrap();
         let host = path("host").into_os_string().into_string().unwrap();
         fs::write(path("pseudo"), format!("{}{host}\n", model::PSEUDO)).unwrap();

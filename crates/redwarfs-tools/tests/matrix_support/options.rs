@@ -3,7 +3,8 @@
 use redwarfs_testkit::pairwise::Space;
 
 use super::independent;
-use super::model::{Model, SymlinkPolicy};
+use super::model::Model;
+use super::selection::selection;
 
 /// One value of a parameter: arguments, and what they do to the tree that an image shows.
 pub(crate) struct Value {
@@ -23,7 +24,7 @@ pub(crate) struct Parameter {
 
 /// Why values do not go together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tag {
+pub(super) enum Tag {
     Any,
     /// Speaks of a category.
     Category,
@@ -43,7 +44,7 @@ const EXCLUSIONS: [(Tag, Tag); 3] = [
     (Tag::Hollow, Tag::Dense),
 ];
 
-fn v(args: &'static [&'static str]) -> Value {
+pub(super) fn v(args: &'static [&'static str]) -> Value {
     Value {
         args,
         epoch: None,
@@ -53,16 +54,16 @@ fn v(args: &'static [&'static str]) -> Value {
 }
 
 impl Value {
-    fn does(self, effect: fn(&mut Model)) -> Self {
+    pub(super) fn does(self, effect: fn(&mut Model)) -> Self {
         Self { effect, ..self }
     }
 
-    fn is(self, tag: Tag) -> Self {
+    pub(super) fn is(self, tag: Tag) -> Self {
         Self { tag, ..self }
     }
 }
 
-fn p(name: &'static str, values: impl IntoIterator<Item = Value>) -> Parameter {
+pub(super) fn p(name: &'static str, values: impl IntoIterator<Item = Value>) -> Parameter {
     Parameter {
         name,
         values: values.into_iter().collect(),
@@ -70,7 +71,7 @@ fn p(name: &'static str, values: impl IntoIterator<Item = Value>) -> Parameter {
 }
 
 /// An option that is there or not.
-fn flag(args: &'static [&'static str], effect: fn(&mut Model)) -> Parameter {
+pub(super) fn flag(args: &'static [&'static str], effect: fn(&mut Model)) -> Parameter {
     p(args[0], [v(&[]), v(args).does(effect)])
 }
 
@@ -479,143 +480,6 @@ fn executable(mode: u32) -> u32 {
     }
 }
 
-fn selection() -> Vec<Parameter> {
-    vec![
-        flag(&["--with-devices"], |m| m.devices = true),
-        flag(&["--with-specials"], |m| m.specials = true),
-        p(
-            "symbolic links",
-            [
-                v(&[]),
-                v(&["--symlinks=keep"]),
-                v(&["--symlinks=follow"]).does(|m| m.symlinks = SymlinkPolicy::Follow),
-                v(&["--symlinks=drop"]).does(|m| m.symlinks = SymlinkPolicy::Drop),
-            ],
-        ),
-        p(
-            "hard links",
-            [
-                v(&[]),
-                v(&["--hard-links=dissolve"]).does(|m| m.dissolve = true),
-            ],
-        ),
-        p(
-            "pseudo file",
-            [
-                v(&[]),
-                v(&["--pseudo-file={pseudo}"]).does(|m| m.pseudo = true),
-            ],
-        ),
-        p(
-            "holes",
-            [
-                v(&[]),
-                v(&["--no-sparse-files"])
-                    .does(|m| m.dense = true)
-                    .is(Tag::Dense),
-            ],
-        ),
-        p(
-            "hollow",
-            [
-                v(&[]),
-                v(&["--hollow"]).does(|m| m.hollow = true).is(Tag::Hollow),
-            ],
-        ),
-        p(
-            "input list",
-            [
-                v(&[]),
-                v(&["--input-list={list}"])
-                    .does(|m| m.list = true)
-                    .is(Tag::List),
-            ],
-        ),
-        p(
-            "filter",
-            [
-                v(&[]),
-                v(&["--filter=- *.wav"])
-                    .does(|m| m.filter = |path, dir| dir || !path.ends_with(b".wav"))
-                    .is(Tag::Selection),
-                v(&[
-                    "--filter=+ /text/**",
-                    "--filter=+ /links/",
-                    "--filter=+ /links/first",
-                    "--filter=- **",
-                ])
-                .does(|m| {
-                    m.filter = |path, dir| match path {
-                        b"text" | b"links" => dir,
-                        b"links/first" => !dir,
-                        _ => path.starts_with(b"text/"),
-                    };
-                })
-                .is(Tag::Selection),
-                v(&["--filter=. {rules}"])
-                    .does(|m| m.filter = by_rules)
-                    .is(Tag::Selection),
-            ],
-        ),
-        p(
-            "script",
-            [
-                v(&[]),
-                v(&["--script={script}"]).does(|m| m.script = |path| path.len() % 7 != 3),
-            ],
-        ),
-        flag(&["--remove-empty-dirs"], |m| m.remove_empty = true),
-        p(
-            "one file system",
-            [v(&[]), v(&["--one-file-system"]).is(Tag::Selection)],
-        ),
-        p(
-            "caches",
-            [
-                v(&[]),
-                v(&["--exclude-caches"])
-                    .does(|m| m.tags.push("CACHEDIR.TAG"))
-                    .is(Tag::Selection),
-            ],
-        ),
-        p(
-            "tags",
-            [
-                v(&[]),
-                v(&["--exclude-if-present=.nobackup", "--exclude-if-present=sub"])
-                    .does(|m| m.tags.splice(0..0, [".nobackup", "sub"]).for_each(drop))
-                    .is(Tag::Selection),
-            ],
-        ),
-    ]
-}
-
-/// Rules of the file `{rules}`.
-pub(crate) const RULES: &str = "# not these\n\n- dup/**\n-i *.FITS\n+ *.txt\n- t*\n";
-
-/// The script `{script}`. It gives categories of all kinds, and keys of all types.
-pub(crate) const SCRIPT: &str = r#"
-function filter(entry)
-  return entry.type == "directory" or #entry.path % 7 ~= 3
-end
-
-function category(entry)
-  return ({ "of/a-script", "hotness", "<default>", "incompressible" })[entry.size % 6 + 1]
-end
-
-function order(entry)
-  return ({ entry.name, entry.size, -entry.size / 3 })[#entry.path % 4 + 1]
-end
-"#;
-
-fn by_rules(path: &[u8], dir: bool) -> bool {
-    if dir {
-        return path != b"dup";
-    }
-    let name = path.rsplit(|&b| b == b'/').next().unwrap_or(path);
-    !name.ends_with(b".fits") && (name.ends_with(b".txt") || !name.starts_with(b"t"))
-}
-
 /// The space of all combinations.
 pub(crate) fn space(parameters: &[Parameter]) -> Space {
     let sizes: Vec<usize> = parameters.iter().map(|p| p.values.len()).collect();
@@ -657,7 +521,7 @@ pub(crate) const LEFT_OUT: [(&str, &str); 46] = [
     ("rebuild-metadata", "takes an image: rewrite.rs"),
     ("change-block-size", "takes an image: rewrite.rs"),
     ("no-metadata-version-history", "takes an image: rewrite.rs"),
-    ("no-check", "takes an image: rewrite.rs"),
+    ("no-check", "takes an image: rewrite_refused.rs"),
     ("remove-header", "takes an image: rewrite.rs"),
     ("merge", "takes images: merge.rs"),
     ("remove", "takes an image: merge.rs"),
