@@ -61,11 +61,10 @@ impl HintsOfMount {
             return;
         };
         if recording.is_empty() {
-            let text = format_args!(
+            return logger.verbose(format_args!(
                 "nothing was read, so no hints are written: {}",
                 display_path(path)
-            );
-            return logger.verbose(text);
+            ));
         }
         let cannot = || ToolError::new("cannot write hints").path(path);
         let hints = match recording.hints() {

@@ -64,8 +64,10 @@ pub(crate) fn order(text: &str) -> std::result::Result<OrderSpec, String> {
             };
         }
         other => {
-            let what = format_args!("invalid inode order mode: {other}");
-            return Err(unknown(what, ORDERS));
+            return Err(unknown(
+                format_args!("invalid inode order mode: {other}"),
+                ORDERS,
+            ));
         }
     };
     match options {
@@ -87,8 +89,10 @@ fn families(mode: &str, options: Option<&str>) -> std::result::Result<FamilyOpti
         ));
     };
     if key != "gain" {
-        let what = format_args!("invalid option(s) for choice '{mode}': {key}");
-        return Err(unknown(what, ["gain"]));
+        return Err(unknown(
+            format_args!("invalid option(s) for choice '{mode}': {key}"),
+            ["gain"],
+        ));
     }
     // `least_saving` counts thousandths of a block; the value is percent with at most one decimal.
     let (whole, tenths) = value.split_once('.').unwrap_or((value, "0"));
@@ -118,8 +122,10 @@ fn nilsimsa(options: Option<&str>) -> std::result::Result<NilsimsaOptions, Strin
             "max-children" => &mut nilsimsa.max_children,
             "max-cluster-size" => &mut nilsimsa.max_cluster_size,
             other => {
-                let what = format_args!("invalid option(s) for {CHOICE}: {other}");
-                return Err(unknown(what, ["max-children", "max-cluster-size"]));
+                return Err(unknown(
+                    format_args!("invalid option(s) for {CHOICE}: {other}"),
+                    ["max-children", "max-cluster-size"],
+                ));
             }
         };
         if seen.contains(&key) {

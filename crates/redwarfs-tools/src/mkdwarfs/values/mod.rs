@@ -287,8 +287,10 @@ pub(crate) fn packing(text: &str) -> Result<Packing, String> {
             "force" => packing.force = true,
             "plain" => packing.plain = true,
             other => {
-                let what = format_args!("the argument ('{other}') to '--pack-metadata' is invalid");
-                return Err(unknown(what, PACKED));
+                return Err(unknown(
+                    format_args!("the argument ('{other}') to '--pack-metadata' is invalid"),
+                    PACKED,
+                ));
             }
         }
     }
