@@ -5,12 +5,13 @@
 //! its start when the block is full, in the order in which they are. The rest follows. Chunks count as before until the stream
 //! has ended; then each is split where its bytes have come apart.
 //!
-//! Bytes of a finished block that a later chosen content uses, too, stay where they are.
+//! For a few bytes of a finished block that a later chosen content needs, too, a reader would decode all that is before them. So it
+//! stores bytes again that are not in front, up to one in [`AGAIN`] of all bytes before it.
 //!
 //! A chunk is cut into at most twice as many pieces as its block has ranges. So ranges with little between them are joined, and a block
 //! with too many ranges stays as it is.
 //!
-//! Memory: 12 bytes for each range of bytes that moved, and one more block while its bytes move. In the block that is filled,
+//! Memory: 12 bytes for each range of bytes in front, and one more block while its bytes move. In the block that is filled,
 //! each reference of a chosen content takes 8 bytes.
 
 use std::collections::HashMap;
@@ -22,6 +23,9 @@ const BETWEEN: u32 = 64;
 /// Largest number of ranges in a block.
 const RANGES: usize = 4096;
 
+/// Of so many bytes, one may be stored again.
+const AGAIN: usize = 256;
+
 /// What chosen contents use of the block that is filled, and what moved in those before it.
 #[derive(Debug, Default)]
 pub(crate) struct Front {
@@ -29,15 +33,17 @@ pub(crate) struct Front {
     chosen: bool,
     /// Start and end of what is used of the present block.
     used: Vec<(u32, u32)>,
-    /// By number. In all other blocks, each byte is where it was.
+    /// By number. Of all other blocks, chosen contents use nothing, and each byte is where it was.
     blocks: HashMap<u32, Rearranged>,
+    /// Bytes that may still be stored again.
+    again: usize,
 }
 
-/// A block whose bytes have moved.
+/// A block with something in front.
 #[derive(Debug)]
 struct Rearranged {
-    /// The ranges that moved to the start, in ascending order and apart: offset in the block as it was filled, size, and offset
-    /// now.
+    /// What is in front, in ascending order and apart, at least one range: offset in the block as it was filled, size, and
+    /// offset now.
     ranges: Vec<(u32, u32, u32)>,
 }
 
@@ -59,8 +65,28 @@ impl Front {
         }
     }
 
+    /// Whether the present content stores these bytes of a finished block again. Then they are counted.
+    pub(super) fn stores_again(&mut self, number: u32, offset: usize, size: usize) -> bool {
+        let again = size <= self.again && self.referable(number, offset, size) < size;
+        if again {
+            self.again -= size;
+        }
+        again
+    }
+
+    /// How many bytes from an offset of a finished block on, at most `size`, the present content refers to.
+    pub(super) fn referable(&self, number: u32, offset: usize, size: usize) -> usize {
+        if !self.chosen || size > self.again {
+            return size;
+        }
+        let block = self.blocks.get(&number);
+        let range = block.and_then(|block| block.in_front(offset as u32));
+        range.map_or(0, |(_, left)| size.min(left as usize))
+    }
+
     /// Ends the block with this number. Returns its bytes in their new order, if that is another one.
     pub(super) fn end_block(&mut self, number: u32, data: &[u8]) -> Option<Vec<u8>> {
+        self.again += data.len() / AGAIN;
         self.arrange(number, data, BETWEEN)
     }
 
@@ -81,28 +107,22 @@ impl Front {
             *now = total;
             total += *size;
         }
-        match ranges.as_slice() {
-            [] | [(0, ..)] => return None,
-            _ if ranges.len() > RANGES => return None,
-            _ => {}
+        if ranges.len() > RANGES {
+            let end = ranges.last().map_or(0, |&(at, size, _)| at + size);
+            ranges = vec![(0, end, 0)];
         }
-        let mut moved = Vec::with_capacity(data.len());
-        for &(at, size, _) in &ranges {
-            moved.extend_from_slice(bytes(data, at, at + size));
+        if ranges.is_empty() {
+            return None;
         }
-        let mut at = 0;
-        for &(start, size, _) in &ranges {
-            moved.extend_from_slice(bytes(data, at, start));
-            at = start + size;
-        }
-        moved.extend_from_slice(bytes(data, at, data.len() as u32));
-        self.blocks.insert(number, Rearranged { ranges });
-        Some(moved)
+        let block = Rearranged { ranges };
+        let moved = block.has_moved().then(|| block.moved(data));
+        self.blocks.insert(number, block);
+        moved
     }
 
     /// Whether nothing has moved.
     pub(crate) fn is_empty(&self) -> bool {
-        self.blocks.is_empty()
+        !self.blocks.values().any(Rearranged::has_moved)
     }
 
     /// Adds the chunks to `out` that now represent what this chunk did. Those of the same extent begin at `start`: the last one
@@ -133,17 +153,42 @@ impl Front {
 }
 
 impl Rearranged {
+    /// Whether any byte is somewhere else now.
+    fn has_moved(&self) -> bool {
+        !matches!(self.ranges.as_slice(), [(0, ..)])
+    }
+
+    /// The bytes of the block in their new order.
+    fn moved(&self, data: &[u8]) -> Vec<u8> {
+        let mut moved = Vec::with_capacity(data.len());
+        for &(at, size, _) in &self.ranges {
+            moved.extend_from_slice(bytes(data, at, at + size));
+        }
+        let mut at = 0;
+        for &(start, size, _) in &self.ranges {
+            moved.extend_from_slice(bytes(data, at, start));
+            at = start + size;
+        }
+        moved.extend_from_slice(bytes(data, at, data.len() as u32));
+        moved
+    }
+
+    /// Where the byte at an offset is now, and how many bytes from it on are in front with it; nothing if it is not in front.
+    fn in_front(&self, offset: u32) -> Option<(u32, u32)> {
+        let after = self.ranges.partition_point(|&(start, ..)| start <= offset);
+        let &(start, size, now) = self.ranges.get(after.checked_sub(1)?)?;
+        let skip = offset - start;
+        (skip < size).then(|| (now + skip, size - skip))
+    }
+
     /// Where the byte at an offset is now, and how many bytes from it on, at least 1, stayed together.
     fn run(&self, offset: u32) -> (u32, u32) {
+        if let Some(found) = self.in_front(offset) {
+            return found;
+        }
         let after = self.ranges.partition_point(|&(start, ..)| start <= offset);
-        // Of the ranges before the offset.
         let before = after.checked_sub(1).and_then(|at| self.ranges.get(at));
         let next = self.ranges.get(after);
-        if let Some(&(start, size, now)) = before
-            && offset - start < size
-        {
-            return (now + (offset - start), size - (offset - start));
-        }
         let total = self.ranges.last().map_or(0, |&(_, size, now)| now + size);
         let in_front = before.map_or(0, |&(_, size, now)| now + size);
         let until = next.map_or(u32::MAX, |&(start, ..)| start);
@@ -171,9 +216,25 @@ mod tests {
         front.add(8, 1);
         front.add(4, 1);
         assert_eq!(front.arrange(5, b"0123456789", 0).unwrap(), b"3478012569");
+        assert!(!front.is_empty());
+        front.again = 9;
+        let referable =
+            |front: &Front, block| [2, 3, 4, 5, 7].map(|at| front.referable(block, at, 9));
+        assert_eq!(referable(&front, 5), [0, 2, 1, 0, 2]);
+        assert_eq!(referable(&front, 4), [0; 5]);
+        assert_eq!(front.referable(5, 7, 1), 1);
+        // More than may be stored again.
+        assert_eq!(front.referable(5, 7, 10), 10);
+        front.choose(false);
+        assert_eq!(referable(&front, 5), [9; 5]);
+        front.choose(true);
+        assert!(front.stores_again(5, 3, 3) && front.stores_again(4, 0, 4));
+        assert!(!front.stores_again(5, 3, 2) && !front.stores_again(4, 0, 3));
+        front.again = 9;
         // A part that is in front already.
         front.add(0, 4);
         assert_eq!(front.end_block(6, b"0123456789"), None);
+        assert_eq!(referable(&front, 6), [2, 1, 0, 0, 0]);
         // In the next block, nothing is used yet.
         assert_eq!(front.end_block(7, b"0123456789"), None);
         let settled = |offset, size| {
@@ -230,6 +291,8 @@ mod tests {
             }
             let moved = front.end_block(count as u32, &data);
             assert_eq!(moved.is_some(), count == 4000);
+            let between = if count == 4000 { 0 } else { 9 };
+            assert_eq!(front.referable(count as u32, 110, 9), between);
         }
         for number in 0..5000 {
             front.add(100 + number * 66, 2);

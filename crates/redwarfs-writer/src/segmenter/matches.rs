@@ -74,6 +74,20 @@ impl<S: BlockSink> Segmenter<S> {
         found.map(|(_, block)| block.data.as_slice())
     }
 
+    /// Whether the present content had better store bytes again than refer to them in a block; then they are counted.
+    pub(super) fn stores_again(&mut self, number: u32, offset: usize, size: usize) -> bool {
+        let front = self.front.as_mut().filter(|_| number != self.number);
+        front.is_some_and(|front| front.stores_again(number, offset, size))
+    }
+
+    /// How many bytes at an offset of a block the present content may refer to.
+    fn referable(&self, number: u32, offset: usize, size: usize) -> usize {
+        match &self.front {
+            Some(front) if number != self.number => front.referable(number, offset, size),
+            _ => size,
+        }
+    }
+
     /// Finds the longest match of the window that ends at `position`, and represents it.
     pub(super) fn try_match(
         &mut self,
@@ -94,20 +108,34 @@ impl<S: BlockSink> Segmenter<S> {
         let near_index = &self.current.index;
         let mut best = self.longest(buffer, state, position, near, near_index, &mut compared);
         if best.is_none() {
+            let mut again: Option<Match> = None;
             // Newest block first: it wins among equal matches.
             for (number, block) in self.recent.iter().rev() {
                 let far = (*number, block.data.as_slice());
                 let index = &block.index;
                 let found = self.longest(buffer, state, position, far, index, &mut compared);
+                let Some(found) = found else { continue };
+                let all = self.referable(*number, found.offset, found.size) == found.size;
+                let best = if all { &mut best } else { &mut again };
                 let enough = best.as_ref().map_or(self.far_match, |best| best.size + 1);
-                best = found.filter(|found| found.size >= enough).or(best);
+                if found.size >= enough {
+                    *best = Some(found);
+                }
             }
+            best = best.or(again);
         }
         self.looked += compared;
         let Some(mut found) = best else {
             self.patience.spend(compared);
             return Ok(false);
         };
+        if self.stores_again(found.number, found.offset, found.size) {
+            let end = found.start + found.size;
+            self.append(&buffer[state.written..end])?;
+            state.written = end;
+            state.position = None;
+            return Ok(true);
+        }
         self.append(&buffer[state.written..found.start])?;
         // The bytes that were just appended may continue the match.
         if let Some(block) = self.block(found.number) {
@@ -115,6 +143,7 @@ impl<S: BlockSink> Segmenter<S> {
                 block.get(found.offset + found.size..).unwrap_or_default(),
                 &buffer[found.start + found.size..],
             ));
+            found.size = self.referable(found.number, found.offset, found.size);
         }
         self.reference(found.number, found.offset, found.size);
         state.written = found.start + found.size;
@@ -187,6 +216,7 @@ impl<S: BlockSink> Segmenter<S> {
             block.get(offset..).unwrap_or_default(),
             &buffer[state.written..],
         ));
+        let size = self.referable(number, offset, size);
         if size == 0 {
             return;
         }

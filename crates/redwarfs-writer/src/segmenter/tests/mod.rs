@@ -238,6 +238,41 @@ fn finished_blocks_are_searched_for_long_matches() {
 }
 
 #[test]
+fn a_chosen_content_stores_little_of_finished_blocks_again() {
+    // For each of 5 blocks, 256 bytes may be stored again.
+    let (base, none) = (noise(36, 5 << 16), [0u32; 0]);
+    let mut options = options(16, 6, 1, 8);
+    options.rearranged = true;
+    let mut segmenter = Segmenter::new(options, Blocks::default());
+    // The blocks, but the present one, to which a content with this part of the data refers.
+    let mut refers = |chosen: bool, piece: &[u8]| {
+        segmenter.choose(chosen);
+        segmenter
+            .data(&[&noise(37, 50)[..], piece, &noise(38, 50)].concat())
+            .unwrap();
+        segmenter.end_extent().unwrap();
+        let mut chunks = Vec::new();
+        segmenter.take_chunks(&mut chunks);
+        let blocks = chunks.iter().map(|chunk| chunk.block);
+        blocks
+            .filter(|&block| block != segmenter.number)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(refers(false, &base), [0, 1, 2, 3, 4]);
+    assert_eq!(refers(true, &base[5000..5600]), none);
+    assert_eq!(refers(true, &base[5000..5600]), none);
+    // Of the 1280 bytes, 680 are left.
+    assert_eq!(refers(true, &base[7000..7700]), [0]);
+    assert_eq!(refers(false, &base[9000..9200]), [0]);
+    assert_eq!(refers(true, &base[9000..9200]), none);
+    assert_eq!(refers(false, &noise(39, 1 << 16)), [5]);
+    // It is in front in the block that is finished now.
+    assert_eq!(refers(true, &base[5000..5600]), [5]);
+    // It is preferred to a longer match that is not.
+    assert_eq!(refers(true, &base[5000..5650]), [5]);
+}
+
+#[test]
 fn a_match_in_the_block_goes_first() {
     let base = noise(33, 1 << 16);
     // Too short for a match in the first block; windows of both blocks end at the same places.
