@@ -349,8 +349,8 @@ pub struct BuildOptions {
     /// Path of a directory, without `/` at the start. What its files need is in front in each block, so that a reader of this
     /// directory decodes little else, although its files share blocks with others. Among versions of a
     /// directory, this one comes first in the orders that know versions. Some things stay where they
-    /// are: long values of extended attributes, audio and images that have a category, and data of a finished block in which
-    /// a later file of the directory finds a match. The image may be a little larger. A path that is no directory has no effect.
+    /// are: long values of extended attributes, audio and images that have a category, and most data of a finished block in
+    /// which a later file of the directory finds a match. The image may be a little larger. A path that is no directory has no effect.
     pub front: Option<Vec<u8>>,
     /// Contents larger than this get no similarity digest and come first, largest first.
     pub max_similarity_size: Option<u64>,
