@@ -70,3 +70,14 @@ pub fn no_mount_as_root() -> Option<&'static str> {
     let others = (!rustix::process::geteuid().is_root()).then_some("it needs root");
     no_mount().or(others)
 }
+
+/// Whether a test can mount an image as root. Says why it is skipped, if not.
+#[cfg(unix)]
+#[must_use]
+pub fn can_mount(test: &str) -> bool {
+    let reason = no_mount_as_root();
+    if let Some(reason) = reason {
+        skip(test, reason);
+    }
+    reason.is_none()
+}

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use crate::support::{DWARFS, build};
 use redwarfs_format::metadata::Extent;
 use redwarfs_reader::{Image, OpenOptions};
+use redwarfs_testkit::can_mount;
 use redwarfs_testkit::faulty::{FaultyFile, Medium};
-use redwarfs_testkit::skip;
 use redwarfs_testkit::tree::Random;
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -25,18 +25,6 @@ const MOMENT: Duration = Duration::from_millis(300);
 /// Files of the image, each of [`SIZE`] bytes, a little more than one block.
 const FILES: usize = 12;
 const SIZE: usize = 150_000;
-
-fn can_mount(test: &str) -> bool {
-    let why = if !Path::new("/dev/fuse").exists() {
-        "there is no /dev/fuse"
-    } else if !rustix::process::geteuid().is_root() {
-        "mounting what lies on another FUSE file system needs root"
-    } else {
-        return true;
-    };
-    skip(test, why);
-    false
-}
 
 fn content(number: usize) -> Vec<u8> {
     let mut random = Random::new(number as u64);

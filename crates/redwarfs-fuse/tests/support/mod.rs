@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use redwarfs_fuse::{MountOptions, Mounted, Observer, mount};
 use redwarfs_io::Source;
 use redwarfs_reader::{Image, OpenOptions};
-use redwarfs_testkit::skip;
 use tempfile::TempDir;
 
 #[allow(unused_imports)]
 pub use maker::{BLOCK, Maker, Piece};
+#[allow(unused_imports)]
+pub use redwarfs_testkit::can_mount;
 
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -47,19 +48,6 @@ pub fn ring_is_offered(test: &str) -> bool {
     // Past the capture of the test harness.
     io::Write::write_all(&mut io::stderr(), line.as_bytes()).expect("stderr");
     offered
-}
-
-/// False, with a note, if this machine or user cannot mount.
-pub fn can_mount(test: &str) -> bool {
-    let reason = if !Path::new("/dev/fuse").exists() {
-        "there is no /dev/fuse"
-    } else if !rustix::process::geteuid().is_root() {
-        "it needs root"
-    } else {
-        return true;
-    };
-    skip(test, reason);
-    false
 }
 
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {

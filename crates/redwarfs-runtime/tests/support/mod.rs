@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+#[allow(unused_imports)]
+pub(crate) use redwarfs_testkit::can_mount;
 use redwarfs_testkit::skip;
 use tempfile::TempDir;
 
@@ -241,19 +243,6 @@ pub(crate) fn must(mut command: Command) -> String {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(stderr(&output), "", "{output:?}");
     stdout(&output)
-}
-
-/// False, with a note, where the tests cannot mount.
-pub(crate) fn can_mount(test: &str) -> bool {
-    let reason = if !Path::new("/dev/fuse").exists() {
-        "there is no /dev/fuse"
-    } else if !rustix::process::geteuid().is_root() {
-        "it needs root"
-    } else {
-        return true;
-    };
-    skip(test, reason);
-    false
 }
 
 /// False, with a note, where users cannot make namespaces.

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use redwarfs_testkit::{no_mount_as_root, skip};
+pub(crate) use redwarfs_testkit::can_mount;
+use redwarfs_testkit::skip;
 use tempfile::TempDir;
 
 pub(crate) const DWARFS: &str = env!("CARGO_BIN_EXE_dwarfs");
@@ -16,15 +17,6 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn temp() -> TempDir {
     TempDir::with_prefix("redwarfs-driver-").expect("a temporary directory")
-}
-
-/// False, with a note, if this machine or user cannot mount.
-pub(crate) fn can_mount(test: &str) -> bool {
-    let Some(reason) = no_mount_as_root() else {
-        return true;
-    };
-    skip(test, reason);
-    false
 }
 
 pub(crate) fn dwarfs() -> Command {
