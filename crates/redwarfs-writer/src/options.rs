@@ -348,9 +348,10 @@ pub struct BuildOptions {
     pub order: Order,
     /// Path of a directory, without `/` at the start. What its files need is in front in each block, so that a reader of this
     /// directory decodes little else, although its files share blocks with others. Among versions of a
-    /// directory, this one comes first in the orders that know versions. Some things stay where they
-    /// are: long values of extended attributes, audio and images that have a category, and most data of a finished block in
-    /// which a later file of the directory finds a match. The image may be a little larger. A path that is no directory has no effect.
+    /// directory, this one comes first in the orders that know versions. Long values of extended attributes stay where they
+    /// are, and so do audio and images that have a category. If a later file of the directory finds a match in a finished block,
+    /// a little of it is stored again, and the rest stays there. The image may be a little larger. A path that is no directory
+    /// has no effect.
     pub front: Option<Vec<u8>>,
     /// Contents larger than this get no similarity digest and come first, largest first.
     pub max_similarity_size: Option<u64>,

@@ -129,14 +129,14 @@ impl<S: BlockSink> Segmenter<S> {
             self.patience.spend(compared);
             return Ok(false);
         };
+        self.append(&buffer[state.written..found.start])?;
+        state.position = None;
+        // Asked now: the present block may just have been finished.
         if self.stores_again(found.number, found.offset, found.size) {
-            let end = found.start + found.size;
-            self.append(&buffer[state.written..end])?;
-            state.written = end;
-            state.position = None;
+            state.written = found.start + found.size;
+            self.append(&buffer[found.start..state.written])?;
             return Ok(true);
         }
-        self.append(&buffer[state.written..found.start])?;
         // The bytes that were just appended may continue the match.
         if let Some(block) = self.block(found.number) {
             found.size += self.whole(common_prefix(
@@ -147,7 +147,6 @@ impl<S: BlockSink> Segmenter<S> {
         }
         self.reference(found.number, found.offset, found.size);
         state.written = found.start + found.size;
-        state.position = None;
         if !last && buffer.len() - state.written < self.granularity {
             state.resume = Some((found.number, found.offset + found.size));
         }
