@@ -290,8 +290,6 @@ impl<S: BlockSink> Segmenter<S> {
             back as usize >= self.lookback
         });
         let found = found.map(|piece| (piece.block, piece.offset));
-        let found = found
-            .filter(|&(block, offset)| !self.stores_again(block, offset as usize, size as usize));
         if let Some((block, offset)) = found {
             let goes_on = far.run.as_ref().is_some_and(|run| {
                 run.block == block && run.offset.checked_add(run.size) == Some(offset)

@@ -7,6 +7,7 @@
 //!
 //! For a few bytes of a finished block that a later chosen content needs, too, a reader would decode all that is before them. So it
 //! stores bytes again that are not in front, up to one in [`AGAIN`] of all bytes before it.
+//! Long references to distant blocks stay.
 //!
 //! A chunk is cut into at most twice as many pieces as its block has ranges. So ranges with little between them are joined, and a block
 //! with too many ranges stays as it is.

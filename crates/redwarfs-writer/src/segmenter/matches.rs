@@ -75,7 +75,7 @@ impl<S: BlockSink> Segmenter<S> {
     }
 
     /// Whether the present content had better store bytes again than refer to them in a block; then they are counted.
-    pub(super) fn stores_again(&mut self, number: u32, offset: usize, size: usize) -> bool {
+    fn stores_again(&mut self, number: u32, offset: usize, size: usize) -> bool {
         let front = self.front.as_mut().filter(|_| number != self.number);
         front.is_some_and(|front| front.stores_again(number, offset, size))
     }
