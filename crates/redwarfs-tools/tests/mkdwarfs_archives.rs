@@ -255,10 +255,7 @@ fn options_work_as_with_a_directory() {
             &["-i", "x=in"],
             "cannot read input: in: a directory; only archives can have names or be several",
         ),
-        (
-            &["-i", "../x=a.tar"],
-            "invalid name of an input archive: ../x",
-        ),
+        (&["-i", "../x=a.tar"], "invalid name of an input: ../x"),
         (
             &["-i", "-", "-i", "y=-"],
             "standard input can be read once only",

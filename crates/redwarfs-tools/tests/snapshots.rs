@@ -334,7 +334,9 @@ fn a_delta_file_and_a_copy_are_the_image_that_an_append_makes() {
     refused(&wrong);
     let none = format!("{}+{}", base.display(), base.display());
     assert!(refused(&none).contains("delta file"));
-    assert!(refused("no/such+file").contains("No such file"));
+    let missing = refused("no/such+file");
+    let want = "cannot open image: no/such+file: no/such: no such file or directory";
+    assert!(missing.contains(want), "{missing}");
 }
 
 #[test]

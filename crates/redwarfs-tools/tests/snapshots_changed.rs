@@ -131,11 +131,11 @@ fn snapshots_are_renamed_pinned_deleted_and_left_behind() {
         assert!(extracted(&copy, &[&snapshot]) == trees[tree], "{number}");
     }
     // A file is never replaced by a copy.
-    assert!(
-        place
-            .bad(&["--compact", copy.to_str().unwrap()])
-            .contains("exists")
-    );
+    let copy = copy.to_str().unwrap();
+    let said = place.bad(&["--compact", copy]);
+    let exists = "file exists (remove it, or choose another name)";
+    let want = format!("cannot write image: {copy}: {exists}");
+    assert!(said.contains(&want), "{said}");
 
     let said = place.good(&["--roll-back", "third"]);
     assert!(said.contains("rolled back to snapshot 'third'"), "{said}");

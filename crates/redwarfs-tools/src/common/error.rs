@@ -142,26 +142,28 @@ impl From<redwarfs_format::Error> for ToolError {
     }
 }
 
-/// The text of an I/O error in lower case and without ` (os error N)`.
+/// The text of an I/O error, without ` (os error N)`, and in lower case what the system says, which may follow a path.
 #[must_use]
 pub fn io_cause(error: &std::io::Error) -> String {
     let text = error.to_string();
-    let text = match text.find(" (os error ") {
-        // Texts of Windows are sentences.
-        Some(end) => text[..end].trim_end_matches('.'),
-        None => text.as_str(),
+    let Some(end) = text.find(" (os error ") else {
+        return one_line(&text);
     };
-    let text = one_line(text);
-    if error.raw_os_error().is_none() {
-        return text;
-    }
-    // System texts begin with a capital ("No such file ..."); "I/O error" must stay.
+    // Texts of Windows are sentences.
+    let text = one_line(text[..end].trim_end_matches('.'));
+    let start = text.rfind(": ").map_or(0, |found| found + 2);
+    let (path, of_system) = text.split_at(start);
+    format!("{path}{}", uncapitalized(of_system))
+}
+
+/// A text without the capital that texts of systems begin with ("No such file ..."). "I/O error" must stay.
+fn uncapitalized(text: &str) -> String {
     let mut chars = text.chars();
     match (chars.next(), chars.clone().next()) {
         (Some(first), Some(second)) if second.is_lowercase() || second == ' ' => {
             first.to_lowercase().chain(chars).collect()
         }
-        _ => text,
+        _ => text.to_owned(),
     }
 }
 
@@ -170,14 +172,7 @@ pub fn io_cause(error: &std::io::Error) -> String {
 pub fn cause_at(path: &Path, error: &std::io::Error) -> String {
     let text = io_cause(error);
     let named = format!("{}: ", display_path(path));
-    let text = text.strip_prefix(&named).unwrap_or(&text);
-    let mut chars = text.chars();
-    match (chars.next(), chars.clone().next()) {
-        (Some(first), Some(second)) if second.is_lowercase() => {
-            first.to_lowercase().chain(chars).collect()
-        }
-        _ => text.to_owned(),
-    }
+    uncapitalized(text.strip_prefix(&named).unwrap_or(&text))
 }
 
 /// A path for a message: lossy UTF-8, control characters escaped so that it stays on its line, and a URL without
@@ -243,6 +238,12 @@ mod tests {
             "{text}"
         );
         assert_eq!(io_cause(&std::io::Error::other("FooBar")), "FooBar");
+        // Behind a path, whose capitals stay.
+        let system = std::io::Error::from_raw_os_error(2);
+        let want = io_cause(&system);
+        let named = std::io::Error::new(system.kind(), format!("Dir: X/Name: {system}"));
+        assert_eq!(io_cause(&named), format!("Dir: X/Name: {want}"));
+        assert_eq!(cause_at(Path::new("Dir: X/Name"), &named), want);
     }
 
     #[test]

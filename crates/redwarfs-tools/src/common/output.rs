@@ -6,7 +6,7 @@ use std::path::Path;
 use redwarfs_io::place::Place;
 use redwarfs_io::{AtomicFile, LockedFile, Notice, Origin, Overwrite};
 
-use super::error::{display_path, io_cause};
+use super::error::{cause_at, display_path, io_cause};
 use super::os::stdout_is_closed;
 use super::{Logger, Result, ToolError};
 
@@ -84,12 +84,23 @@ pub fn create_medium(
     logger: &Logger,
 ) -> Result<(AtomicFile, LockedFile)> {
     let out = create_derived(path, Overwrite::No, &[from], logger)
-        .map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
+        .map_err(|e| cannot_create(what, path, &e))?;
     let medium = out.unfinished();
     match medium.map_err(|e| ToolError::new(what).path(path).io(&e))? {
         Some(file) => Ok((out, file)),
         None => Err(ToolError::new(what).path(path).cause("is no regular file")),
     }
+}
+
+/// The error of a tool that fails to do `what`, because `path` cannot be written, and no option replaces a file.
+pub fn cannot_create(what: &str, path: &Path, error: &io::Error) -> ToolError {
+    let message = ToolError::new(what).path(path);
+    if error.kind() == io::ErrorKind::AlreadyExists {
+        return message
+            .cause("file exists")
+            .hint("remove it, or choose another name");
+    }
+    message.cause(cause_at(path, error))
 }
 
 /// Gives a file its name.

@@ -23,7 +23,7 @@ use crate::common::error::{EXIT_OK, cause_at, display_path, io_cause};
 use crate::common::json::JsonWriter;
 use crate::common::number::{counted, format_size};
 use crate::common::os::stop_flag;
-use crate::common::output::{create_derived, need_stdout};
+use crate::common::output::{cannot_create, create_derived, need_stdout};
 use crate::common::time::LocalTime;
 use crate::common::{Logger, Result, ToolError};
 
@@ -588,11 +588,7 @@ fn compact(
         };
         plan.rebuild(&options, archiving, out, &progress, &stop)
     };
-    let cannot = |e: std::io::Error| {
-        ToolError::new("cannot write image")
-            .path(output)
-            .cause(io_cause(&e))
-    };
+    let cannot = |e: std::io::Error| cannot_create("cannot write image", output, &e);
     let create = || create_derived(output, Overwrite::No, &[input], logger).map_err(cannot);
     if own.dry_run {
         // Opening a pipe would wait for its reader.

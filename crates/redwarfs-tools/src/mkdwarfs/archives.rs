@@ -60,8 +60,7 @@ pub(super) fn named(value: &Path) -> Result<Archive> {
     let (name, file) = bytes.split_at(equals);
     let file = file.get(1..).unwrap_or_default();
     let plain = redwarfs_writer::plain_path(name);
-    let bad =
-        || ToolError::new("invalid name of an input archive").path(Path::new(&*path::shown(name)));
+    let bad = || ToolError::new("invalid name of an input").path(Path::new(&*path::shown(name)));
     if plain.is_empty() || plain.split(|&b| b == b'/').any(|part| part == b"..") {
         return Err(bad());
     }
