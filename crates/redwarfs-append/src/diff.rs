@@ -295,17 +295,17 @@ fn attributes(image: &Image, inode: InodeNo) -> Result<Vec<(Vec<u8>, Vec<u8>)>> 
 
 /// A part of a file by its place in the image file.
 #[derive(PartialEq, Eq)]
-enum Place {
+enum StoredExtent {
     Hole(u64),
     /// Offset of the header of the block, offset in the block, size.
     Data(u64, u32, u32),
 }
 
-fn places(image: &Image, inode: InodeNo) -> Result<Vec<Place>> {
+fn places(image: &Image, inode: InodeNo) -> Result<Vec<StoredExtent>> {
     let mut places = Vec::new();
     for extent in image.metadata().extents(inode)? {
         places.push(match extent? {
-            Extent::Hole { size } => Place::Hole(size),
+            Extent::Hole { size } => StoredExtent::Hole(size),
             Extent::Data {
                 block,
                 offset,
@@ -314,7 +314,7 @@ fn places(image: &Image, inode: InodeNo) -> Result<Vec<Place>> {
                 let section = image.container().block(block);
                 let section =
                     section.ok_or_else(|| Error::corrupt(format!("there is no block {block}")))?;
-                Place::Data(section.header_offset, offset, size)
+                StoredExtent::Data(section.header_offset, offset, size)
             }
         });
     }

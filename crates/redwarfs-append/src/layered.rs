@@ -79,7 +79,7 @@ enum Data {
 
 /// What a path leads to, without its attributes.
 #[derive(Debug, Clone, Copy)]
-enum Place {
+enum PathTarget {
     /// A directory of the layer, and the one of the image that it shows.
     Layer(Option<InodeNo>),
     Image(InodeNo),
@@ -207,7 +207,7 @@ impl Layered {
         let (directory, name) = split(path);
         let place = self.place(directory).ok()?;
         let below = match place {
-            Place::Layer(below) => {
+            PathTarget::Layer(below) => {
                 let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
                 match known.get(directory).and_then(|known| known.names.get(name)) {
                     Some(Data::Image(inode)) => return Some(*inode),
@@ -215,7 +215,7 @@ impl Layered {
                     None => below?,
                 }
             }
-            Place::Image(directory) => directory,
+            PathTarget::Image(directory) => directory,
         };
         let found = self.find(below, name).ok()??;
         self.is(found, FileType::Regular).ok()?.then_some(found)
@@ -246,7 +246,7 @@ impl Layered {
     }
 
     /// The directory that a path leads to. Its parents were listed before.
-    fn place(&self, path: &[u8]) -> io::Result<Place> {
+    fn place(&self, path: &[u8]) -> io::Result<PathTarget> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let (mut above, mut names) = (path, Vec::new());
         let nearest = loop {
@@ -258,7 +258,7 @@ impl Layered {
             above = directory;
         };
         let Some(first) = names.last() else {
-            return Ok(Place::Layer(nearest.below));
+            return Ok(PathTarget::Layer(nearest.below));
         };
         if nearest.names.contains_key(*first) {
             return Err(io::ErrorKind::NotFound.into());
@@ -270,7 +270,7 @@ impl Layered {
                 return Err(io::ErrorKind::NotADirectory.into());
             }
         }
-        Ok(Place::Image(at))
+        Ok(PathTarget::Image(at))
     }
 
     /// What an entry of the layer shows of the image: what has its name there, or what it is redirected to.
@@ -421,11 +421,11 @@ impl Source for Layered {
         let (mut names, mut directories) = (HashMap::new(), Vec::new());
         let mut items = Vec::new();
         let below = match self.place(path)? {
-            Place::Layer(below) => {
+            PathTarget::Layer(below) => {
                 items = self.own_items(path, below, &mut names, &mut directories)?;
                 below
             }
-            Place::Image(directory) => Some(directory),
+            PathTarget::Image(directory) => Some(directory),
         };
         if let Some(directory) = below {
             self.add_stored(path, directory, &names, &mut items)?;

@@ -22,7 +22,7 @@ pub enum Error {
         /// The archive.
         path: PathBuf,
         /// Where it ends, and which entry is incomplete.
-        place: Place,
+        place: ArchivePosition,
     },
     /// The bytes are not those of a valid archive.
     #[error("{}: damaged {place}: {what}", .path.display())]
@@ -30,7 +30,7 @@ pub enum Error {
         /// The archive.
         path: PathBuf,
         /// Where it is damaged.
-        place: Place,
+        place: ArchivePosition,
         /// What is wrong there.
         what: String,
     },
@@ -63,7 +63,7 @@ pub enum Error {
 
 /// A place in an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct ArchivePosition {
     /// Offset in bytes, in the decompressed archive.
     pub offset: u64,
     /// The entry that the place belongs to, or the last entry before it.
@@ -74,7 +74,7 @@ pub struct Place {
     pub entries: u64,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for ArchivePosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "at byte {}", self.offset)?;
         match &self.entry {
@@ -114,7 +114,12 @@ impl Fault {
     }
 
     /// With the archive, and where it happened.
-    pub(crate) fn at(self, path: &Path, place: Place, options: &crate::ArchiveOptions) -> Error {
+    pub(crate) fn at(
+        self,
+        path: &Path,
+        place: ArchivePosition,
+        options: &crate::ArchiveOptions,
+    ) -> Error {
         let path = path.to_owned();
         match self {
             Self::Read(source) => Error::Read { path, source },

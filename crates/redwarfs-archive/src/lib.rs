@@ -74,7 +74,7 @@ use redwarfs_writer::Progress;
 
 pub use accounts::{Account, Accounts};
 pub use detect::is_archive;
-pub use error::{Error, Place, Result};
+pub use error::{ArchivePosition, Error, Result};
 pub use library::serve;
 pub use source::ArchiveSource;
 

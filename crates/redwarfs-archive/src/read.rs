@@ -14,7 +14,7 @@ use crate::ar::Ar;
 use crate::cpio::Cpio;
 use crate::decompress::decompressed;
 use crate::detect::format_of;
-use crate::error::{Error, Fault, Place, Result};
+use crate::error::{ArchivePosition, Error, Fault, Result};
 use crate::image::ImageArchive;
 use crate::inode::Data;
 use crate::library::Library;
@@ -48,7 +48,7 @@ struct Reader<'a> {
 
 /// What is known while an archive is read.
 #[derive(Default)]
-struct State {
+struct ReadProgress {
     entries: u64,
     entry: Option<String>,
     absolute: u64,
@@ -57,9 +57,9 @@ struct State {
     layers: bool,
 }
 
-impl State {
-    fn place(&self, offset: u64, missing: u64) -> Place {
-        Place {
+impl ReadProgress {
+    fn place(&self, offset: u64, missing: u64) -> ArchivePosition {
+        ArchivePosition {
             offset,
             entry: self.entry.clone(),
             missing,
@@ -251,7 +251,7 @@ impl<'a> Reader<'a> {
             size.fetch_add(store.len(), Ordering::Relaxed);
         }
         let regular = is_regular.then_some(archive.path.as_path());
-        let mut state = State::default();
+        let mut state = ReadProgress::default();
         let at = |fault: Fault, place| fault.at(&archive.path, place, self.options);
         let mut members =
             open(stream, regular, self.options).map_err(|fault| at(fault, state.place(0, 0)))?;
@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
     /// Reads a container image: the layers in it, the lowest first.
     fn image(&mut self, archive: &Archive, given: Given<'_>) -> Result<()> {
         let options = self.options;
-        let nowhere = || Place {
+        let nowhere = || ArchivePosition {
             offset: 0,
             entry: None,
             missing: 0,
@@ -328,7 +328,7 @@ impl<'a> Reader<'a> {
             let base = archive.name.as_deref().unwrap_or_default();
             let begun = self.tree.begin(base).map_err(Fault::unsupported);
             begun.map_err(at)?;
-            let mut state = State::default();
+            let mut state = ReadProgress::default();
             let done = self.members(&mut members, number, &mut used, &mut state);
             let more = done.map_err(|fault| {
                 let place = state.place(members.position(), members.left());
@@ -378,7 +378,13 @@ impl<'a> Reader<'a> {
     }
 
     /// What there is to say about an archive that was read to its end.
-    fn last_words(&mut self, archive: &Archive, members: &dyn Members, more: u64, state: &State) {
+    fn last_words(
+        &mut self,
+        archive: &Archive,
+        members: &dyn Members,
+        more: u64,
+        state: &ReadProgress,
+    ) {
         let name = archive.path.display();
         let progress = self.progress;
         if more > 0 {
@@ -431,7 +437,7 @@ impl<'a> Reader<'a> {
         members: &mut dyn Members,
         number: StoreNumber,
         in_place: &mut bool,
-        state: &mut State,
+        state: &mut ReadProgress,
     ) -> Result<u64, Fault> {
         while let Some(member) = members.next()? {
             state.entries += 1;

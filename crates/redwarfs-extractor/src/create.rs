@@ -11,7 +11,7 @@ use crate::os::Dir;
 
 /// A name in an open directory.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct NameInDir<'a> {
     pub(crate) dir: &'a Dir,
     pub(crate) name: &'a [u8],
     /// Whether the image has another name in this directory that equals the given one in [`folded`] form.

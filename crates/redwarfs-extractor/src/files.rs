@@ -10,7 +10,7 @@ use redwarfs_format::EntryIndex;
 use redwarfs_format::metadata::Stat;
 
 use crate::Progress;
-use crate::create::{self, Place};
+use crate::create::{self, NameInDir};
 use crate::error::{Error, Result, cause, target};
 use crate::flags::Flags;
 use crate::losses::Losses;
@@ -156,11 +156,11 @@ impl<'a> Files<'a> {
         entry: EntryIndex,
         last: &mut DirCache,
         what: &'static str,
-        run: impl FnOnce(Place<'_>) -> io::Result<T>,
+        run: impl FnOnce(NameInDir<'_>) -> io::Result<T>,
     ) -> Result<T> {
         let fd = self.dir(dir, last)?;
         let name = self.tree.metadata().entry_name(entry)?;
-        let place = Place {
+        let place = NameInDir {
             dir: &fd,
             name: &name,
             taken: &|folded| {
@@ -362,7 +362,7 @@ impl<'a> Files<'a> {
         file: u32,
         last: &mut DirCache,
         what: &'static str,
-        run: impl FnOnce(Place<'_>) -> io::Result<T>,
+        run: impl FnOnce(NameInDir<'_>) -> io::Result<T>,
     ) -> Result<T> {
         let Some((dir, entry)) = self.place(file) else {
             return Err(Error::Target {
@@ -387,7 +387,7 @@ impl<'a> Files<'a> {
         let (from_dirs, to_dirs) = dirs;
         let from_fd = self.dir(from.0, from_dirs)?;
         let from_name = self.tree.metadata().entry_name(from.1)?;
-        let from = Place {
+        let from = NameInDir {
             dir: &from_fd,
             name: &from_name,
             taken: &|_| false,

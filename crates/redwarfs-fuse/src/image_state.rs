@@ -13,7 +13,7 @@ use crate::attr::inode_no;
 use crate::case::CaseIndex;
 use crate::error::Result;
 use crate::failures::Failures;
-use crate::mount_state::Shared;
+use crate::mount_state::MountTotals;
 use crate::numbers::Numbering;
 use crate::options::MountOptions;
 use crate::pending_reads::PendingReads;
@@ -69,7 +69,7 @@ impl ImageState {
     pub(crate) fn of_root(
         image: Image,
         options: &MountOptions,
-        shared: &Shared,
+        shared: &MountTotals,
         hidden: Option<Arc<[u8]>>,
     ) -> Result<Self> {
         let analysis = Analysis::wanted(image.metadata(), options)?;
@@ -94,7 +94,7 @@ impl ImageState {
         place: PlaceOfImage,
         image: Image,
         options: &MountOptions,
-        shared: &Shared,
+        shared: &MountTotals,
     ) -> Result<Self> {
         Ok(Self {
             settings: Settings::new(&image, options),

@@ -42,7 +42,7 @@ pub(crate) struct MountState {
     /// The images and generations that are not at the root.
     pub(crate) slots: Slots,
     pub(crate) snapshots: Option<SnapshotDirectory>,
-    pub(crate) shared: Shared,
+    pub(crate) shared: MountTotals,
     pub(crate) perfmon: PerfMonitor,
     pub(crate) cache: CacheGroup,
     pub(crate) init: Timer,
@@ -50,7 +50,7 @@ pub(crate) struct MountState {
 
 /// What the states of all images of a mount refer to.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Shared {
+pub(crate) struct MountTotals {
     pub(crate) pending_reads: Arc<PendingReads>,
     pub(crate) counters: Arc<Counters>,
 }
@@ -62,7 +62,7 @@ impl MountState {
     /// # Errors
     /// The analysis file cannot be created, or the metadata is damaged.
     pub(crate) fn new(image: Image, options: &MountOptions) -> Result<Self> {
-        let shared = Shared::default();
+        let shared = MountTotals::default();
         let slots = Slots::of_generations(options, image.metadata().inode_count());
         let snapshots = SnapshotDirectory::wanted(&image, options, &slots)?;
         let hidden = snapshots.as_ref().map(|of| Arc::clone(of.name()));
@@ -87,7 +87,7 @@ impl MountState {
     /// A layer of a union cannot be opened, or no directory can have the name of an image.
     pub(crate) fn of_images(set: ImageSet, options: &MountOptions) -> Result<Self> {
         let slots = Slots::of_images(options);
-        let shared = Shared::default();
+        let shared = MountTotals::default();
         let root = match options.union {
             Some(whiteouts) => Root::Union(Box::new(Union::open(
                 set.images, whiteouts, options, &shared,

@@ -16,7 +16,7 @@ use redwarfs_fuse::MountOptions;
 use redwarfs_reader::OpenOptions as ImageOptions;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
-use support::{BLOCK, Gate, Maker, Mount, Piece, can_mount, ring_is_offered, wait_until};
+use support::{BLOCK, FilePart, Gate, Maker, Mount, can_mount, ring_is_offered, wait_until};
 
 /// Entries of a queue.
 const DEPTH: usize = 16;
@@ -49,16 +49,16 @@ fn tree() -> Maker {
         maker.file(format!("d/e/{n:03}-{}", "n".repeat(n % 200)), noise(n, n));
     }
     // Several requests, and one of the largest kind.
-    let large: Vec<Piece> = (0..40)
-        .map(|n| Piece::Data(noise(BLOCK as usize, n)))
+    let large: Vec<FilePart> = (0..40)
+        .map(|n| FilePart::Data(noise(BLOCK as usize, n)))
         .collect();
     maker.pieces("large", &large);
     maker.pieces(
         "holes",
         &[
-            Piece::Data(noise(700, 1)),
-            Piece::Hole(200_000),
-            Piece::Data(noise(700, 2)),
+            FilePart::Data(noise(700, 1)),
+            FilePart::Hole(200_000),
+            FilePart::Data(noise(700, 2)),
         ],
     );
     maker

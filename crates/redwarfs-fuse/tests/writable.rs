@@ -15,7 +15,7 @@ use std::time::Duration;
 use redwarfs_fuse::{Access, Layer, LayerDriver, MountOptions};
 use redwarfs_testkit::skip;
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use support::{Maker, Mount, Piece, can_mount};
+use support::{FilePart, Maker, Mount, can_mount};
 use tempfile::TempDir;
 use writable_support::{Picture, Random, Step, assert_same, layered, picture, run};
 
@@ -49,9 +49,9 @@ fn image() -> Maker {
         .pieces(
             "sub/c",
             &[
-                Piece::Data(noise(6, 4096)),
-                Piece::Hole(70_000),
-                Piece::Data(noise(7, 100)),
+                FilePart::Data(noise(6, 4096)),
+                FilePart::Hole(70_000),
+                FilePart::Data(noise(7, 100)),
             ],
         )
         .link("c", "dir/a")

@@ -2,11 +2,11 @@
 //!
 //! ```
 //! use std::path::Path;
-//! use redwarfs_io::place::{Place, shown};
+//! use redwarfs_io::place::{FileLocation, shown};
 //!
-//! assert_eq!(Place::of(Path::new("/srv/a.dwarfs"))?, Place::File(Path::new("/srv/a.dwarfs").into()));
-//! assert_eq!(Place::of(Path::new("file:///srv/a%20b"))?, Place::File(Path::new("/srv/a b").into()));
-//! assert_eq!(Place::of(Path::new("s3://bucket/a"))?, Place::Remote("s3://bucket/a"));
+//! assert_eq!(FileLocation::of(Path::new("/srv/a.dwarfs"))?, FileLocation::File(Path::new("/srv/a.dwarfs").into()));
+//! assert_eq!(FileLocation::of(Path::new("file:///srv/a%20b"))?, FileLocation::File(Path::new("/srv/a b").into()));
+//! assert_eq!(FileLocation::of(Path::new("s3://bucket/a"))?, FileLocation::Remote("s3://bucket/a"));
 //! assert_eq!(shown("https://me:secret@host/a?signature=1"), "https://host/a?...");
 //! # Ok::<(), std::io::Error>(())
 //! ```
@@ -22,14 +22,14 @@ const SCHEMES: [&str; 5] = ["http", "https", "s3", "gs", "az"];
 
 /// Where an image is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Place<'a> {
+pub enum FileLocation<'a> {
     /// In a file or block device of this system.
     File(Cow<'a, Path>),
     /// On a server, at this URL. It may hold secrets: messages take [`shown`].
     Remote(&'a str),
 }
 
-impl<'a> Place<'a> {
+impl<'a> FileLocation<'a> {
     /// Understands a path, or a URL with the scheme `file`, `http`, `https`, `s3`, `gs` or `az`. Everything else is
     /// a path.
     ///
@@ -55,14 +55,14 @@ impl<'a> Place<'a> {
 /// Whether a name is a URL of an image on a server.
 #[must_use]
 pub fn is_remote(name: &Path) -> bool {
-    matches!(Place::of(name), Ok(Place::Remote(_)))
+    matches!(FileLocation::of(name), Ok(FileLocation::Remote(_)))
 }
 
 /// A name for messages: without the user, the password, and the query of a URL, which may be a signature.
 #[must_use]
 pub fn shown_name(name: &Path) -> Cow<'_, Path> {
-    match Place::of(name) {
-        Ok(Place::Remote(url)) => PathBuf::from(shown(url)).into(),
+    match FileLocation::of(name) {
+        Ok(FileLocation::Remote(url)) => PathBuf::from(shown(url)).into(),
         _ => name.into(),
     }
 }
@@ -176,19 +176,23 @@ mod tests {
         }
         for path in ["a", "/a", "s3:/b/k", "ftp://h/a", "a://b", "http:", ""] {
             let name = Path::new(path);
-            assert_eq!(Place::of(name).unwrap(), Place::File(name.into()), "{path}");
+            assert_eq!(
+                FileLocation::of(name).unwrap(),
+                FileLocation::File(name.into()),
+                "{path}"
+            );
         }
     }
 
     #[test]
     fn file_urls_are_paths() {
         if cfg!(windows) {
-            let place = Place::of(Path::new("file:///C:/a")).unwrap();
-            assert_eq!(place, Place::File(Path::new("C:/a").into()));
+            let place = FileLocation::of(Path::new("file:///C:/a")).unwrap();
+            assert_eq!(place, FileLocation::File(Path::new("C:/a").into()));
         }
         for (url, path) in [("file:///a", "/a"), ("FILE://localhost/a/%25b", "/a/%b")] {
-            let place = Place::of(Path::new(url)).unwrap();
-            assert_eq!(place, Place::File(Path::new(path).into()), "{url}");
+            let place = FileLocation::of(Path::new(url)).unwrap();
+            assert_eq!(place, FileLocation::File(Path::new(path).into()), "{url}");
         }
         for url in [
             "file://host/a",
@@ -197,7 +201,7 @@ mod tests {
             "file:///a%zz",
             "file:///%00",
         ] {
-            let e = Place::of(Path::new(url)).unwrap_err();
+            let e = FileLocation::of(Path::new(url)).unwrap_err();
             assert_eq!(e.kind(), io::ErrorKind::InvalidInput, "{url}");
         }
     }

@@ -52,7 +52,7 @@ pub struct RepairingSource {
     parts: Vec<Covered>,
     len: u64,
     listener: Listener,
-    state: Mutex<State>,
+    state: Mutex<RepairedShards>,
 }
 
 /// A file behind bytes that it has lost.
@@ -96,7 +96,7 @@ impl Covered {
 type Key = (usize, u32);
 
 #[derive(Default)]
-struct State {
+struct RepairedShards {
     /// Repaired shards of each group, by their numbers.
     groups: BTreeMap<Key, BTreeMap<u64, Arc<[u8]>>>,
     /// The groups with kept shards, the oldest first.
@@ -282,7 +282,7 @@ impl RepairingSource {
     }
 }
 
-impl State {
+impl RepairedShards {
     fn keep(&mut self, key: Key, shards: BTreeMap<u64, Arc<[u8]>>) {
         let size =
             |shards: &BTreeMap<u64, Arc<[u8]>>| shards.values().map(|s| s.len()).sum::<usize>();

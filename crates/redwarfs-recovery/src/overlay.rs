@@ -15,10 +15,10 @@ pub(crate) struct Overlay<'a> {
     store: &'a dyn Source,
     /// The same, for new entries.
     out: Option<&'a dyn Medium>,
-    state: Mutex<State>,
+    state: Mutex<PatchChanges>,
 }
 
-struct State {
+struct PatchChanges {
     /// What is changed, by the start of each range. No two overlap: a later change takes its place from earlier ones, so
     /// that a read costs no more than what it reads, whatever a patch is made of.
     changes: BTreeMap<u64, Change>,
@@ -47,7 +47,7 @@ impl Change {
     }
 }
 
-impl State {
+impl PatchChanges {
     fn put(&mut self, position: u64, change: Change) {
         let end = change.end;
         let before = self.changes.range(..position).next_back();
@@ -97,7 +97,7 @@ impl<'a> Overlay<'a> {
         store: &'a dyn Source,
         out: Option<&'a dyn Medium>,
     ) -> io::Result<Self> {
-        let state = State {
+        let state = PatchChanges {
             changes: BTreeMap::new(),
             count: 0,
             len: file.len()?,
@@ -111,7 +111,7 @@ impl<'a> Overlay<'a> {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PatchChanges> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -38,7 +38,7 @@ pub enum Medium {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct MediumState {
     medium: Medium,
     stalled: bool,
     /// Whether the loop that answers requests stands still.
@@ -46,15 +46,15 @@ struct State {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedMedium {
     content: Vec<u8>,
-    state: Mutex<State>,
+    state: Mutex<MediumState>,
     changed: Condvar,
     reads: AtomicU64,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl SharedMedium {
+    fn state(&self) -> MutexGuard<'_, MediumState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -62,7 +62,7 @@ impl Shared {
 /// The mounted file.
 #[derive(Debug)]
 pub struct FaultyFile {
-    shared: Arc<Shared>,
+    shared: Arc<SharedMedium>,
     session: Option<BackgroundSession>,
     gate: Mutex<Option<JoinHandle<()>>>,
     point: PathBuf,
@@ -74,7 +74,7 @@ impl FaultyFile {
     /// # Errors
     /// It cannot be mounted.
     pub fn mount(point: &Path, content: Vec<u8>) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedMedium {
             content,
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -140,7 +140,7 @@ impl FaultyFile {
         }
     }
 
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn wait<'a>(&self, state: MutexGuard<'a, MediumState>) -> MutexGuard<'a, MediumState> {
         self.shared
             .changed
             .wait(state)
@@ -156,7 +156,7 @@ impl Drop for FaultyFile {
     }
 }
 
-struct Disk(Arc<Shared>);
+struct Disk(Arc<SharedMedium>);
 
 impl Disk {
     fn len(&self) -> u64 {

@@ -137,12 +137,12 @@ const OTHERS: [(&str, &str); 19] = [
 ];
 
 /// A directory with everything that the lines name.
-struct Place {
+struct TestDir {
     dir: TempDir,
     size: u64,
 }
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         let dir = temp();
         let at = |name: &str| dir.path().join(name);
@@ -220,7 +220,7 @@ fn lines_that_mount() {
     if !can_mount("lines_that_mount") {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let want = {
         let mount = Mount::background(&golden("one").image, "");
         fs::read(mount.point().join("only")).expect("read")
@@ -256,7 +256,7 @@ fn lines_that_mount() {
 
 #[test]
 fn lines_that_build_check_and_extract() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (made, line) in OTHERS {
         let made = place.dir.path().join(made);
         if made.is_file() {

@@ -47,13 +47,13 @@ fn text(path: &Path) -> &str {
 }
 
 /// A place with an image of a tree.
-struct Place {
+struct TestDir {
     dir: tempfile::TempDir,
     image: PathBuf,
     layer: PathBuf,
 }
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         let dir = temp();
         let tree = dir.path().join("tree");
@@ -167,7 +167,7 @@ fn a_snapshot_is_what_the_mount_showed() {
     let cases = std::env::var(CASES).ok();
     let cases = cases.map_or(IN_THE_GATE, |text| text.parse().unwrap());
     for seed in 1..=cases {
-        let place = Place::new();
+        let place = TestDir::new();
         let mut random = Random::new(seed);
         for round in 0..2 {
             let wanted = place.change(|point| {
@@ -198,7 +198,7 @@ fn layers_of_overlayfs_are_understood() {
         "redirect_dir=off,metacopy=off,index=off",
         "userxattr,index=off",
     ] {
-        let place = Place::new();
+        let place = TestDir::new();
         let lower = Mount::background(&place.image, "");
         let (upper, work) = (place.layer.join("upper"), place.layer.join("work"));
         let over = place.dir.path().join("over");
@@ -243,7 +243,7 @@ fn what_has_not_changed_is_not_read() {
     if !can_mount("what_has_not_changed_is_not_read") {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     place.change(|point| {
         fs::set_permissions(point.join("dir"), PermissionsExt::from_mode(0o700)).unwrap();
         fs::write(point.join("new"), "new").unwrap();
@@ -264,7 +264,7 @@ fn layers_that_do_not_fit_are_refused() {
     if !can_mount("layers_that_do_not_fit_are_refused") {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     place.refused(&[], "cannot commit layer");
     fs::create_dir(&place.layer).unwrap();
     private(&place.layer);
@@ -315,7 +315,7 @@ fn a_layer_is_emptied_when_the_image_has_it() {
     if !can_mount("a_layer_is_emptied_when_the_image_has_it") {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let before = place.shown();
     let change = |name: &'static str| {
         place.change(move |point| {
@@ -351,7 +351,7 @@ fn a_killed_commit_loses_nothing() {
     if !can_mount("a_killed_commit_loses_nothing") {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let before = place.shown();
     let after = place.change(|point| {
         for number in 0..40 {
@@ -392,7 +392,7 @@ fn marks_that_cannot_be_read_are_needed() {
     if !can_mount("marks_that_cannot_be_read_are_needed") {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     place.change(|point| {
         fs::remove_dir_all(point.join("dir")).unwrap();
         fs::create_dir(point.join("dir")).unwrap();
@@ -426,7 +426,7 @@ fn declared_files_take_the_place_of_stored_ones() {
     if !can_mount("declared_files_take_the_place_of_stored_ones") {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     place.change(|point| fs::write(point.join("new"), "new").unwrap());
     let file = place.dir.path().join("other");
     // As long as the file of the image.
@@ -448,7 +448,7 @@ fn others_do_not_choose_what_is_committed() {
     if !can_mount("others_do_not_choose_what_is_committed") {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     place.change(|point| fs::write(point.join("new"), "new").unwrap());
     fs::set_permissions(&place.layer, PermissionsExt::from_mode(0o777)).unwrap();
     place.refused(&[], "others may enter it");
@@ -468,7 +468,7 @@ fn errors_leave_the_image_as_it_is() {
     if !can_mount("errors_leave_the_image_as_it_is") {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     place.change(|point| {
         fs::write(point.join("dir/new"), "new").unwrap();
         let mode = PermissionsExt::from_mode(0o000);
@@ -504,7 +504,7 @@ fn an_opaque_directory_shows_nothing_of_the_image() {
     if !can_mount("an_opaque_directory_shows_nothing_of_the_image") {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     place.change(|point| fs::write(point.join("new"), "new").unwrap());
     for name in ["dir", "other"] {
         fs::create_dir(place.upper(name)).unwrap();
@@ -527,7 +527,7 @@ fn a_commit_that_could_not_say_so_is_known() {
     if !can_mount("a_commit_that_could_not_say_so_is_known") {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     let wanted = place.change(|point| fs::write(point.join("new"), "new").unwrap());
     let before = fs::read_to_string(place.record()).unwrap();
     place.must_commit(&[]);
@@ -555,7 +555,7 @@ fn a_layer_that_cannot_be_written_is_refused_at_once() {
     if !can_mount(test) {
         return;
     }
-    let place = Place::new();
+    let place = TestDir::new();
     place.change(|point| fs::write(point.join("new"), "new").unwrap());
     let script = "mount --bind \"$1\" \"$1\" && mount -o remount,bind,ro \"$1\"";
     let done = Command::new("sh")
@@ -574,7 +574,7 @@ fn what_is_written_is_no_change() {
     if !can_mount("what_is_written_is_no_change") {
         return;
     }
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     place.change(|point| fs::write(point.join("new"), "new").unwrap());
     let checkpoint = place.upper("checkpoint");
     place.refused(

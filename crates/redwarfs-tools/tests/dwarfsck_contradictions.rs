@@ -1,6 +1,6 @@
 //! Images whose checksums are right, and whose sections contradict each other or make no sense.
 
-use crate::dwarfsck_damage::{Place, check, errors, found, image, text};
+use crate::dwarfsck_damage::{TestDir, check, errors, found, image, text};
 use redwarfs_format::metadata::Metadata;
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType, encode_section_index};
 use redwarfs_testkit::mutate::{Part, Parts};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 #[test]
 fn histories_that_make_no_sense_are_noticed() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mut parts = Parts::of(&image());
     *parts.payload(SectionType::HISTORY).unwrap() = vec![0x19, 0xfc, 0xff, 0xff];
     let path = place.put(&parts.assemble());
@@ -29,7 +29,7 @@ fn histories_that_make_no_sense_are_noticed() {
 
 #[test]
 fn duplicate_sections_are_named() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mut parts = Parts::of(&image());
     let unknown = Part {
         ty: SectionType(77),
@@ -70,7 +70,7 @@ fn duplicate_sections_are_named() {
 
 #[test]
 fn an_index_that_lies_is_noticed() {
-    let place = Place::new();
+    let place = TestDir::new();
     let parts = Parts::of(&image());
     for damage in [
         // One section less than there is, with a right checksum.
@@ -125,7 +125,7 @@ fn with_metadata(change: impl FnOnce(&mut Metadata)) -> Vec<u8> {
 
 #[test]
 fn inconsistent_metadata_is_reported_and_shown() {
-    let place = Place::new();
+    let place = TestDir::new();
     let path = place.put(&with_metadata(|m| {
         let entries = m.dir_entries.as_mut().unwrap();
         entries.swap(3, 4);
@@ -163,7 +163,7 @@ fn inconsistent_metadata_is_reported_and_shown() {
 
 #[test]
 fn text_from_an_image_cannot_break_the_output() {
-    let place = Place::new();
+    let place = TestDir::new();
     let path = place.put(&with_metadata(|m| {
         m.dwarfs_version = Some(b"evil\n\x1b[2J\xff version".to_vec());
         m.category_names = Some(vec![b"no\xfftext\n".to_vec(), b"no\xfftext\n".to_vec()]);

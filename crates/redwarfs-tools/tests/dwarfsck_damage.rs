@@ -17,9 +17,9 @@ pub(crate) fn text(bytes: &[u8]) -> String {
 }
 
 /// A directory for damaged images.
-pub(crate) struct Place(pub(crate) tempfile::TempDir);
+pub(crate) struct TestDir(pub(crate) tempfile::TempDir);
 
-impl Place {
+impl TestDir {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -105,7 +105,7 @@ fn files_of(node: &Value, prefix: &str, blocks: &[u64], out: &mut BTreeSet<Strin
 
 #[test]
 fn damaged_blocks_and_their_files_are_named() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mut bytes = image();
     let list = sections(&bytes);
     for block in [0, 3] {
@@ -194,7 +194,7 @@ fn damaged_blocks_and_their_files_are_named() {
 
 #[test]
 fn other_sections_are_named_too() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (ty, fatal) in [
         (SectionType::HISTORY, false),
         (SectionType::SECTION_INDEX, false),
@@ -255,7 +255,7 @@ fn other_sections_are_named_too() {
 
 #[test]
 fn damaged_headers_do_not_hide_the_rest() {
-    let place = Place::new();
+    let place = TestDir::new();
     let intact = image();
     let list = sections(&intact);
     let name = |block: usize| {
@@ -353,7 +353,7 @@ fn damaged_headers_do_not_hide_the_rest() {
 
 #[test]
 fn what_no_checksum_covers_is_compared() {
-    let place = Place::new();
+    let place = TestDir::new();
     let intact = image();
     let list = sections(&intact);
     let mut bytes = intact.clone();
@@ -389,7 +389,7 @@ fn what_no_checksum_covers_is_compared() {
 
 #[test]
 fn the_strong_digest_is_a_check_of_its_own() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mut bytes = image();
     let list = sections(&bytes);
     // The digest itself is not covered by the fast checksum.
@@ -431,7 +431,7 @@ fn with_block(compression: CompressionId, payload: Vec<u8>) -> Vec<u8> {
 
 #[test]
 fn payloads_that_cannot_be_decoded_are_found_by_decoding() {
-    let place = Place::new();
+    let place = TestDir::new();
     let parts = Parts::of(&image());
     // A frame that says how long it is and then goes wrong, with the right checksums.
     let mut payload = parts.0[1].payload.clone();
@@ -457,7 +457,7 @@ fn payloads_that_cannot_be_decoded_are_found_by_decoding() {
 
 #[test]
 fn blocks_that_are_too_short_are_noticed() {
-    let place = Place::new();
+    let place = TestDir::new();
     let path = place.put(&with_block(CompressionId::NONE, vec![7; 100]));
     let lines = found(&path, &[]);
     assert!(
@@ -472,7 +472,7 @@ fn blocks_that_are_too_short_are_noticed() {
 
 #[test]
 fn old_images_without_checksums_are_decoded() {
-    let place = Place::new();
+    let place = TestDir::new();
     let old = compat_images();
     let old = old.iter().find(|i| i.name == "setuidgid-v0.4.1").unwrap();
     // Formats 2.0 and 2.1 have no checksums; this one has them, its blocks are compressed.
@@ -506,7 +506,7 @@ fn old_images_without_checksums_are_decoded() {
 
 #[test]
 fn what_follows_an_image_is_an_error_unless_declared() {
-    let place = Place::new();
+    let place = TestDir::new();
     let intact = image();
     let other = fs::read(golden("one").image).unwrap();
     let size = format!("--image-size={}", intact.len());
@@ -550,7 +550,7 @@ fn what_follows_an_image_is_an_error_unless_declared() {
 
 #[test]
 fn images_on_block_devices_need_not_fill_them() {
-    let place = Place::new();
+    let place = TestDir::new();
     let intact = image();
     let index = sections(&intact).last().unwrap().1;
     for (image, code) in [(&intact[..], 0), (&intact[..index], 1)] {
@@ -591,7 +591,7 @@ fn images_on_block_devices_need_not_fill_them() {
 /// The program itself; `every_bit.rs` of the reader asks the library about every bit.
 #[test]
 fn flipped_bits_and_missing_ends_make_the_exit_code() {
-    let place = Place::new();
+    let place = TestDir::new();
     let intact = fs::read(golden("one").image).unwrap();
     let last = sections(&intact).last().unwrap().1;
     // The number in the last header becomes 0, as if another image began there.
@@ -625,7 +625,7 @@ fn flipped_bits_and_missing_ends_make_the_exit_code() {
 
 #[test]
 fn the_verdict_counts_errors_and_affected_files() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mut bytes = image();
     let list = sections(&bytes);
     for block in [0, 3] {
@@ -649,7 +649,7 @@ fn the_verdict_counts_errors_and_affected_files() {
 
 #[test]
 fn images_that_end_too_early_are_fatal() {
-    let place = Place::new();
+    let place = TestDir::new();
     let intact = image();
     let list = sections(&intact);
     for (cut, position) in [

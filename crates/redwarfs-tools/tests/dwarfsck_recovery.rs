@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::support::lasting::{Place, noise, said};
+use crate::support::lasting::{TestDir, noise, said};
 use crate::support::{DWARFSEXTRACT, MKDWARFS, must, run};
 
 /// With four files of 400,000 bytes.
-fn place(options: &[&str]) -> Place {
-    Place::new(400_000, options)
+fn place(options: &[&str]) -> TestDir {
+    TestDir::new(400_000, options)
 }
 
 fn extracts(image: &Path, tree: &Path) {
@@ -153,7 +153,7 @@ fn a_build_and_a_rewrite_protect_their_image() {
         "{said}"
     );
     must(MKDWARFS, args(&["--recovery=1%"]));
-    let moved = Place {
+    let moved = TestDir {
         image: rewritten,
         ..place
     };

@@ -13,12 +13,12 @@ fn key(name: &str) -> String {
     keys.join(name).to_str().unwrap().to_owned()
 }
 
-struct Place {
+struct TestDir {
     dir: tempfile::TempDir,
     image: PathBuf,
 }
 
-impl Place {
+impl TestDir {
     /// A directory with an image, made with some options.
     fn new(options: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -85,7 +85,7 @@ impl Place {
 #[test]
 fn images_are_signed_and_verified() {
     for level in ["-l0", "-l7"] {
-        let place = Place::new(&[level]);
+        let place = TestDir::new(&[level]);
         let before = fs::read(&place.image).unwrap();
         let text = place.expect(0, &["--sign", &key("minisign.key")]);
         assert!(
@@ -136,7 +136,7 @@ fn images_are_signed_and_verified() {
 
 #[test]
 fn changed_images_are_refused() {
-    let place = Place::new(&["-l7"]);
+    let place = TestDir::new(&["-l7"]);
     place.expect(0, &["--sign", &key("minisign.key")]);
     let public = key("minisign.pub");
     let signed = format!("signed:{public}");
@@ -168,7 +168,7 @@ fn changed_images_are_refused() {
 
 #[test]
 fn unsigned_images_are_refused() {
-    let place = Place::new(&["-l7"]);
+    let place = TestDir::new(&["-l7"]);
     let (minisign, ssh) = (key("minisign.pub"), key("ssh.pub"));
     let text = place.expect(1, &["--verify-signature", &minisign]);
     assert!(text.contains("the image is not signed"), "{text}");
@@ -214,7 +214,7 @@ fn unsigned_images_are_refused() {
 
 #[test]
 fn wrong_keys_and_passwords_are_named_and_not_shown() {
-    let place = Place::new(&["-l7"]);
+    let place = TestDir::new(&["-l7"]);
     let before = fs::read(&place.image).unwrap();
     let password = place.path("password");
     fs::write(&password, "another word\n").unwrap();
@@ -266,7 +266,7 @@ fn wrong_keys_and_passwords_are_named_and_not_shown() {
 /// The password from standard input, and signatures that other programs make of the exported message.
 #[test]
 fn other_programs_sign_what_is_exported() {
-    let place = Place::new(&["-l7"]);
+    let place = TestDir::new(&["-l7"]);
     place.expect(0, &["--add-digests"]);
     let message = place.path("message");
     place.expect(0, &["--export-digests", &message]);
@@ -304,7 +304,7 @@ fn other_programs_sign_what_is_exported() {
 
 #[test]
 fn mounts_demand_signatures() {
-    let place = Place::new(&["-l0"]);
+    let place = TestDir::new(&["-l0"]);
     let at = place.dir.path().join("mnt");
     fs::create_dir(&at).unwrap();
     let signed = format!("verify=signed:{}", key("minisign.pub"));

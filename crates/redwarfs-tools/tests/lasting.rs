@@ -3,22 +3,22 @@
 use std::fs;
 use std::ops::Range;
 
-use crate::support::lasting::{self, Place};
+use crate::support::lasting::{self, TestDir};
 use crate::support::{DWARFS, MKDWARFS, Mount, must, reference, run};
 use redwarfs_testkit::skip;
 
 /// With four files of 200,000 bytes.
-fn place(options: &[&str]) -> Place {
-    Place::new(200_000, options)
+fn place(options: &[&str]) -> TestDir {
+    TestDir::new(200_000, options)
 }
 
 /// Puts files into the tree.
-fn add(place: &Place, numbers: Range<u64>) {
+fn add(place: &TestDir, numbers: Range<u64>) {
     lasting::add(&place.tree(), numbers, 200_000);
 }
 
 /// Continues the image with the tree as it is. Returns what was said.
-fn append(place: &Place, options: &[&str]) -> String {
+fn append(place: &TestDir, options: &[&str]) -> String {
     let tree = place.tree();
     let mut args = vec!["-i", tree.to_str().unwrap(), "--append"];
     args.push(place.image.to_str().unwrap());
@@ -242,7 +242,7 @@ fn each_snapshot_has_recovery_data_of_its_own() {
     append(&place, &["--recovery=5%", &option]);
     let found = fs::read(&copy).unwrap();
     assert!(found.starts_with(&second));
-    let copied = Place {
+    let copied = TestDir {
         image: copy,
         ..place
     };

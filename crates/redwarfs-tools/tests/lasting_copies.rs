@@ -7,7 +7,7 @@ use std::path::Path;
 use redwarfs_testkit::faulty::{FaultyFile, Medium};
 use redwarfs_testkit::{no_mount_as_root, skip};
 
-use crate::support::lasting::{Place, add, said};
+use crate::support::lasting::{TestDir, add, said};
 use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, run};
 
 /// Names in a directory.
@@ -23,7 +23,7 @@ fn names(dir: &Path) -> Vec<String> {
 /// Salvaging goes on without the copy, and leaves nothing of it.
 #[test]
 fn salvage_goes_on_if_the_copy_cannot_be_made() {
-    let place = Place::new(200_000, &["-l1", "-S16", "--recovery=10%"]);
+    let place = TestDir::new(200_000, &["-l1", "-S16", "--recovery=10%"]);
     let length = place.bytes().len();
     place.damage(|bytes| {
         bytes[..3000].fill(0);
@@ -62,7 +62,7 @@ fn salvage_goes_on_if_the_copy_cannot_be_made() {
 /// What is wrong at first is said before anything is made.
 #[test]
 fn salvage_makes_its_directory_when_it_begins() {
-    let place = Place::new(50_000, &["-l1"]);
+    let place = TestDir::new(50_000, &["-l1"]);
     let (out, _, parts) = place.salvage("one", &["--sidecar=none"]);
     assert_eq!(out.status.code(), Some(1), "{}", said(&out));
     assert!(said(&out).contains("none: "), "{}", said(&out));
@@ -82,7 +82,7 @@ fn salvage_makes_its_directory_when_it_begins() {
 /// A sidecar of another state of the image does not keep it from coming out.
 #[test]
 fn salvage_goes_on_without_recovery_data_that_is_of_no_use() {
-    let place = Place::new(150_000, &["-l1"]);
+    let place = TestDir::new(150_000, &["-l1"]);
     place.good(&["--add-recovery=50%", "--sidecar"]);
     add(&place.tree(), 0..1, 151_000);
     let (tree, image) = (place.tree(), place.image.to_str().unwrap().to_owned());
@@ -100,7 +100,7 @@ fn salvage_goes_on_without_recovery_data_that_is_of_no_use() {
 
 #[test]
 fn a_sparse_file_stays_sparse() {
-    let place = Place::new(50_000, &["-l1"]);
+    let place = TestDir::new(50_000, &["-l1"]);
     let header = place.path("header");
     let file = fs::File::create(&header).unwrap();
     file.set_len(48 << 20).unwrap();
@@ -134,7 +134,7 @@ fn unreadable_bytes_that_nothing_protects_are_named() {
         skip(test, reason);
         return;
     }
-    let place = Place::new(100_000, &["-l1", "-S16", "--recovery=10%"]);
+    let place = TestDir::new(100_000, &["-l1", "-S16", "--recovery=10%"]);
     let first = place.bytes().len() as u64;
     add(&place.tree(), 4..8, 100_000);
     let (tree, image) = (place.tree(), place.image.to_str().unwrap().to_owned());

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 
-use crate::support::lasting::{Place, add};
+use crate::support::lasting::{TestDir, add};
 use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must};
 
 /// Runs a program for which the umask forbids nothing.
@@ -24,8 +24,8 @@ fn set_mode(path: &Path, mode: u32) {
 }
 
 /// An image with recovery data and two snapshots, of another user if that is possible.
-fn private(bits: u32) -> Place {
-    let place = Place::new(60_000, &["-l1"]);
+fn private(bits: u32) -> TestDir {
+    let place = TestDir::new(60_000, &["-l1"]);
     add(&place.tree(), 4..5, 60_000);
     let (tree, image) = (place.tree(), place.image.clone());
     let append = ["-i", tree.to_str().unwrap(), "--append"];
@@ -35,7 +35,7 @@ fn private(bits: u32) -> Place {
     place
 }
 
-impl Place {
+impl TestDir {
     /// Makes the file or directory `made` with a program, and compares its permissions with those of the image.
     fn makes(&self, program: &str, made: &str, args: &[&str], expected: u32) {
         let path = self.path(made);

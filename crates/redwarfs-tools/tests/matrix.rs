@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::matrix_support::independent::{self, Files};
 use crate::matrix_support::model::{Input, Model, expected};
 use crate::matrix_support::options::{LEFT_OUT, Parameter, parameters, readable_parameters, space};
-use crate::matrix_support::{Combination, Place, as_extracted, without_header};
+use crate::matrix_support::{Combination, TestDir, as_extracted, without_header};
 use crate::support;
 use crate::support::{DWARFSEXTRACT, Mount, reference, run};
 use redwarfs_reader::{Image, OpenOptions};
@@ -76,7 +76,7 @@ struct Tally {
 struct Matrix<'a> {
     name: &'static str,
     parameters: &'a [Parameter],
-    place: &'a Place,
+    place: &'a TestDir,
     input: &'a Input,
     /// Whether the independent reader reads all images.
     plain: bool,
@@ -86,7 +86,7 @@ struct Matrix<'a> {
 
 #[test]
 fn all_readers_agree_on_all_combinations() {
-    let place = Place::new();
+    let place = TestDir::new();
     let reference = reference();
     let mut problems = Vec::new();
     for (plain, parameters) in [(true, readable_parameters()), (false, parameters())] {
@@ -368,7 +368,7 @@ fn one_read_takes_thousands_of_chunks() {
 /// What the independent reader is kept from reading is what it cannot read, and nothing else.
 #[test]
 fn obstacles_of_the_independent_reader() {
-    let place = Place::new();
+    let place = TestDir::new();
     let work = tempfile::tempdir().unwrap();
     let all = parameters();
     let usual = vec![0; all.len()];
@@ -416,7 +416,7 @@ fn obstacles_of_the_independent_reader() {
 /// The model notices what it has to notice: a combination without an option is not one with it.
 #[test]
 fn the_model_tells_options_apart() {
-    let place = Place::new();
+    let place = TestDir::new();
     let shown = |change: fn(&mut Model)| {
         let mut model = Model::default();
         change(&mut model);

@@ -37,9 +37,9 @@ const SAME: Fields = Fields {
 };
 
 /// Directories and images.
-struct Place(tempfile::TempDir);
+struct TestDir(tempfile::TempDir);
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -107,7 +107,7 @@ impl Place {
 
 #[test]
 fn images_are_joined_side_by_side_or_overlaid() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("a/x/one", b"1");
     place.write("a/x/both", b"from a");
     place.write("a/gone/old", b"old");
@@ -144,7 +144,7 @@ fn images_are_joined_side_by_side_or_overlaid() {
 
 #[test]
 fn entries_are_removed_renamed_filtered_and_added() {
-    let place = Place::new();
+    let place = TestDir::new();
     let noise = |seed| {
         let mut rng = Rng::new(seed);
         (0..50_000).map(|_| rng.bits() as u8).collect::<Vec<u8>>()
@@ -228,7 +228,7 @@ fn entries_are_removed_renamed_filtered_and_added() {
 
 #[test]
 fn what_does_not_fit_is_an_error() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("in/a", b"a");
     place.pack("in", &[]);
     fs::create_dir(place.path("other")).unwrap();
@@ -307,7 +307,7 @@ fn what_does_not_fit_is_an_error() {
 
 #[test]
 fn damage_names_the_image() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write(
         "a/f",
         &(0..50_000u64)
@@ -338,7 +338,7 @@ fn damage_names_the_image() {
 
 #[test]
 fn a_codec_for_a_category_and_an_output_in_what_is_added() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.write("in/a", b"a");
     place.pack("in", &[]);
     place.make(&[
@@ -362,7 +362,7 @@ fn a_codec_for_a_category_and_an_output_in_what_is_added() {
 }
 
 /// A tree cut into shards by path: small files, some equal, some links.
-fn sharded(place: &Place, count: usize) -> Vec<PathBuf> {
+fn sharded(place: &TestDir, count: usize) -> Vec<PathBuf> {
     let mut rng = Rng::new(7);
     for n in 0..400 {
         let shard = n % count;
@@ -387,7 +387,7 @@ fn sharded(place: &Place, count: usize) -> Vec<PathBuf> {
 
 #[test]
 fn sixteen_shards_are_the_whole_tree() {
-    let place = Place::new();
+    let place = TestDir::new();
     let shards = sharded(&place, 16);
     let whole = place.pack("whole", &["-l6"]);
     let mut args = vec!["--merge=overlay"];
@@ -416,7 +416,7 @@ fn sixteen_shards_are_the_whole_tree() {
 #[test]
 fn the_reference_reads_joined_images() {
     let Some(reference) = reference() else { return };
-    let place = Place::new();
+    let place = TestDir::new();
     let shards = sharded(&place, 4);
     fs::copy(golden("basic-default").image, place.path("g.dwarfs")).unwrap();
     let compat = compat_images();

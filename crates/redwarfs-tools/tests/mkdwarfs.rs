@@ -19,11 +19,11 @@ pub(crate) fn mkdwarfs() -> Command {
 }
 
 /// A directory with an input tree `in` and room for outputs.
-pub(crate) struct Place {
+pub(crate) struct TestDir {
     pub(crate) dir: tempfile::TempDir,
 }
 
-impl Place {
+impl TestDir {
     pub(crate) fn new() -> Self {
         let place = Self {
             dir: tempfile::tempdir().unwrap(),
@@ -174,7 +174,7 @@ pub(crate) fn seen_in_image(path: &Path) -> BTreeMap<Vec<u8>, Seen> {
 
 #[test]
 fn image_holds_the_tree() {
-    let place = Place::new();
+    let place = TestDir::new();
     for level in ["-l0", "-l1", "-l3", "-l5"] {
         let done = mkdwarfs()
             .args(["-i".as_ref(), place.path("in").as_os_str()])
@@ -206,14 +206,14 @@ fn image_holds_the_tree() {
 
 #[test]
 fn quiet_means_silent() {
-    let place = Place::new();
+    let place = TestDir::new();
     let done = place.run("out", &["--log-level=error"]);
     assert_eq!((done.status.code(), stderr(&done).as_str()), (Some(0), ""));
 }
 
 #[test]
 fn standard_output_gets_the_same_bytes() {
-    let place = Place::new();
+    let place = TestDir::new();
     let options = ["--no-history", "--no-create-timestamp"];
     let file = place.build("out", &options);
     let done = mkdwarfs()
@@ -229,7 +229,7 @@ fn standard_output_gets_the_same_bytes() {
 
 #[test]
 fn images_are_reproducible() {
-    let place = Place::new();
+    let place = TestDir::new();
     let options = [
         "--no-history-timestamps",
         "--no-history-command-line",
@@ -269,7 +269,7 @@ fn images_are_reproducible() {
 
 #[test]
 fn metadata_options_reach_the_image() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.build(
         "out",
         &[
@@ -297,7 +297,7 @@ fn metadata_options_reach_the_image() {
 
 #[test]
 fn header_and_section_index() {
-    let place = Place::new();
+    let place = TestDir::new();
     fs::write(place.path("head"), b"#!/bin/sh\nexit 0\n").unwrap();
     let head = place.path("head");
     let image = place.build("out", &["--header", head.to_str().unwrap()]);
@@ -319,7 +319,7 @@ fn header_and_section_index() {
 
 #[test]
 fn input_list_selects_entries() {
-    let place = Place::new();
+    let place = TestDir::new();
     fs::write(
         place.path("list"),
         "hello\n\nsub/sym\nhello\nmissing\n/etc/hostname\n",
@@ -349,7 +349,7 @@ fn input_list_selects_entries() {
 
 #[test]
 fn replaced_output_inside_the_input_is_left_out() {
-    let place = Place::new();
+    let place = TestDir::new();
     let before = seen_on_disk(&place.path("in"));
     for _ in 0..2 {
         place.build("in/out", &["-f"]);
@@ -390,7 +390,7 @@ fn help_and_version_succeed() {
 
 #[test]
 fn closed_pipe_is_an_error() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mut child = mkdwarfs()
         .arg("-i")
         .arg(place.path("in"))
@@ -410,7 +410,7 @@ fn closed_pipe_is_an_error() {
 
 #[test]
 fn full_disk_keeps_the_old_file() {
-    let place = Place::new();
+    let place = TestDir::new();
     let mount = place.path("small");
     fs::create_dir(&mount).unwrap();
     let mounted = Command::new("mount")
@@ -462,7 +462,7 @@ fn full_disk_keeps_the_old_file() {
 
 #[test]
 fn unreadable_file_is_counted() {
-    let place = Place::new();
+    let place = TestDir::new();
     let secret = place.path("in/secret");
     fs::write(&secret, b"secret").unwrap();
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o000)).unwrap();
@@ -486,7 +486,7 @@ fn unreadable_file_is_counted() {
 
 /// An input that takes a while: data that does not repeat, compressed hard.
 /// Enough to keep the slowest codec busy for much longer than any test waits.
-fn slow_input(place: &Place) {
+fn slow_input(place: &TestDir) {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     for i in 0..8 {
         let data: Vec<u8> = (0..8_000_000)
@@ -512,7 +512,7 @@ fn interrupt_is_in(mask: &str, pid: u32) -> bool {
 
 #[test]
 fn stopped_builds_leave_nothing() {
-    let place = Place::new();
+    let place = TestDir::new();
     slow_input(&place);
     fs::write(place.path("old"), b"precious").unwrap();
     for (signal, output, code) in [
@@ -572,7 +572,7 @@ fn stopped_builds_leave_nothing() {
 
 #[test]
 fn simple_progress_goes_off_terminal() {
-    let place = Place::new();
+    let place = TestDir::new();
     for mode in ["simple", "unicode", "ascii"] {
         let done = place.run("out", &["-f", "--log-level=error", "--progress", mode]);
         let text = stderr(&done);
@@ -584,7 +584,7 @@ fn simple_progress_goes_off_terminal() {
 
 #[test]
 fn universal_program_runs_mkdwarfs() {
-    let place = Place::new();
+    let place = TestDir::new();
     let universal = env!("CARGO_BIN_EXE_redwarfs");
     let done = Command::new(universal)
         .args(["--tool=mkdwarfs", "--version"])

@@ -6,7 +6,7 @@ use std::io::Read;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::builder::{Place, mkdwarfs};
+use crate::builder::{TestDir, mkdwarfs};
 use redwarfs_testkit::skip;
 
 const AFFINITY: &str = "DWARFS_WORKER_GROUP_AFFINITY";
@@ -39,7 +39,7 @@ fn groups_of_threads_run_where_they_are_told() {
         skip("binding threads", "only one processor");
         return;
     };
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     // More than a pipe and the queues between the threads take, of a kind that nothing makes
     // smaller.
     let mut x = 1u32;
@@ -88,7 +88,7 @@ fn scanning_threads_run_where_they_are_told() {
         skip("binding threads", "only one processor");
         return;
     };
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     // Equal sizes have to be hashed, and that takes longer than it takes to look.
     for name in ["in/a", "in/b"] {
         let file = fs::File::create(place.path(name)).unwrap();

@@ -29,11 +29,11 @@ const COMPARED: &str = "compared the files";
 const ORDERED: &str = "put the contents into order";
 const COMPRESSED: &str = "compressed the contents";
 
-struct Place {
+struct TestDir {
     dir: tempfile::TempDir,
 }
 
-impl Place {
+impl TestDir {
     /// A tree of which every stage takes a while.
     fn new() -> Self {
         let place = Self {
@@ -193,7 +193,7 @@ impl Place {
 
 #[test]
 fn a_killed_build_goes_on_with_the_same_image() {
-    let place = Place::new();
+    let place = TestDir::new();
     let whole = place.whole();
     for point in [
         Point::Listing,
@@ -238,7 +238,7 @@ fn a_killed_build_goes_on_with_the_same_image() {
 
 #[test]
 fn damage_of_a_checkpoint_never_reaches_the_image() {
-    let place = Place::new();
+    let place = TestDir::new();
     let whole = place.whole();
     place.kill(Point::Compressing);
     place.kill(Point::Compressing);
@@ -274,7 +274,7 @@ fn damage_of_a_checkpoint_never_reaches_the_image() {
 
 #[test]
 fn other_data_and_other_options_give_their_own_image() {
-    let place = Place::new();
+    let place = TestDir::new();
     place.whole();
     place.kill(Point::Metadata);
     let kept = place.blocks().len() as u64;
@@ -310,7 +310,7 @@ fn other_data_and_other_options_give_their_own_image() {
 
 #[test]
 fn a_checkpoint_is_private_and_of_one_build() {
-    let place = Place::new();
+    let place = TestDir::new();
     let refused = |what: &str| {
         let out = place.resumable("out").output().unwrap();
         let text = String::from_utf8(out.stderr).unwrap();
@@ -354,7 +354,7 @@ fn a_checkpoint_is_private_and_of_one_build() {
 
 #[test]
 fn a_checkpoint_is_no_part_of_the_input() {
-    let place = Place::new();
+    let place = TestDir::new();
     let whole = |checkpoint: &Path| {
         let mut command = place.command("out");
         let out = command
@@ -413,7 +413,7 @@ fn a_checkpoint_is_no_part_of_the_input() {
 
 #[test]
 fn a_full_disk_costs_the_checkpoint_and_not_the_build() {
-    let place = Place::new();
+    let place = TestDir::new();
     let Some(disk) = Disk::mounted(place.path("disk"), "256k") else {
         return skip(
             "a_full_disk_costs_the_checkpoint_and_not_the_build",
@@ -453,7 +453,7 @@ impl Drop for Disk {
 
 #[test]
 fn a_checkpoint_gives_way_to_the_image() {
-    let place = Place::new();
+    let place = TestDir::new();
     let whole = place.whole();
     // Enough for the image, not for the checkpoint too.
     let size = format!("{}", whole.len() * 3 / 2);
@@ -504,7 +504,7 @@ fn a_checkpoint_gives_way_to_the_image() {
 
 #[test]
 fn an_interrupted_build_says_what_stays() {
-    let place = Place::new();
+    let place = TestDir::new();
     let interrupted = |ready: &dyn Fn() -> bool| {
         let mut command = place.resumable("out");
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
@@ -533,7 +533,7 @@ fn an_interrupted_build_says_what_stays() {
 
 #[test]
 fn pipes_appends_and_archives_resume_too() {
-    let place = Place::new();
+    let place = TestDir::new();
     // To standard output.
     let whole = place.whole();
     place.kill(Point::Metadata);

@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::builder::{Done, Place};
+use crate::builder::{Done, TestDir};
 use crate::support::{DWARFSCK, must};
 use redwarfs_testkit::skip;
 use rustix::fs::{Mode, OFlags, mkdirat, openat};
@@ -25,7 +25,7 @@ fn as_somebody(command: &mut Command) -> Done {
 
 #[test]
 fn what_may_not_be_read_is_empty_and_counted() {
-    let place = Place::new(&["open", "closed", "dir/x", "look/y", "nothing"]);
+    let place = TestDir::new(&["open", "closed", "dir/x", "look/y", "nothing"]);
     fs::write(place.path("in/nothing"), "").unwrap();
     for (name, mode) in [
         ("closed", 0o000),
@@ -61,7 +61,7 @@ fn what_may_not_be_read_is_empty_and_counted() {
 
 #[test]
 fn an_input_that_may_not_be_entered_is_fatal() {
-    let place = Place::new(&["x"]);
+    let place = TestDir::new(&["x"]);
     fs::set_permissions(place.path("in"), fs::Permissions::from_mode(0o000)).unwrap();
     fs::set_permissions(place.path(""), fs::Permissions::from_mode(0o777)).unwrap();
     let done = as_somebody(&mut place.command::<&str>(&[]));
@@ -78,7 +78,7 @@ fn an_input_that_may_not_be_entered_is_fatal() {
 #[test]
 fn twenty_thousand_hard_links_are_one_file() {
     const LINKS: usize = 20_000;
-    let place = Place::new(&["file"]);
+    let place = TestDir::new(&["file"]);
     for i in 1..LINKS {
         let link = place.path("in").join(format!("{i}"));
         if let Err(error) = fs::hard_link(place.path("in/file"), link) {
@@ -99,7 +99,7 @@ fn twenty_thousand_hard_links_are_one_file() {
 #[test]
 fn a_hundred_thousand_entries_in_one_directory() {
     const COUNT: usize = 100_000;
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     for i in 0..COUNT {
         fs::File::create(place.path("in").join(format!("{i:06}"))).unwrap();
     }
@@ -113,7 +113,7 @@ fn a_hundred_thousand_entries_in_one_directory() {
 
 #[test]
 fn paths_that_no_system_call_takes() {
-    let place = Place::new(&["short"]);
+    let place = TestDir::new(&["short"]);
     let name = "n".repeat(255);
     let root = fs::File::open(place.path("in")).unwrap();
     let mut at: OwnedFd = root.into();
@@ -151,7 +151,7 @@ fn paths_that_no_system_call_takes() {
 
 #[test]
 fn pipes_and_sockets_in_the_way_do_not_block() {
-    let place = Place::new(&["a", "dir/b"]);
+    let place = TestDir::new(&["a", "dir/b"]);
     for name in ["in/pipe", "in/dir/CACHEDIR.TAG", "in/.skip"] {
         let made = Command::new("mkfifo").arg(place.path(name)).status();
         assert!(made.unwrap().success());
@@ -182,7 +182,7 @@ fn pipes_and_sockets_in_the_way_do_not_block() {
 
 #[test]
 fn loops_end() {
-    let place = Place::new(&["a/b/file", "c/"]);
+    let place = TestDir::new(&["a/b/file", "c/"]);
     symlink("..", place.path("in/a/b/up")).unwrap();
     symlink(place.path("in"), place.path("in/c/top")).unwrap();
     let done = place.run(&["--symlinks=follow"]);

@@ -3,12 +3,12 @@
 use std::fs;
 
 use crate::archives::{has, image, piped, run, shell};
-use crate::builder::Place;
+use crate::builder::TestDir;
 use redwarfs_testkit::skip;
 
 /// Layers `l1.tar` and `l2.tar.gz`, their digests in `d1` and so on, and what they show in `want`.
-fn layers() -> Option<Place> {
-    let place = Place::new(&[]);
+fn layers() -> Option<TestDir> {
+    let place = TestDir::new(&[]);
     if !["sha256sum", "gzip", "tar"].iter().all(|name| has(name)) {
         skip("container images", "there is no sha256sum, gzip or tar");
         return None;
@@ -25,7 +25,7 @@ fn layers() -> Option<Place> {
 }
 
 /// An OCI layout `oci.tar`; the index has the given descriptors besides.
-fn oci(place: &Place, more: &str) {
+fn oci(place: &TestDir, more: &str) {
     let sum = |name: &str| {
         fs::read_to_string(place.path(name))
             .unwrap()

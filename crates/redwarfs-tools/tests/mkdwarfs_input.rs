@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::builder::{Done, Place, mkdwarfs};
+use crate::builder::{Done, TestDir, mkdwarfs};
 use crate::support;
 use crate::support::{reference, run};
 use redwarfs_testkit::skip;
@@ -54,7 +54,7 @@ fn with_rules<'a>(rules: &[&'a str]) -> Vec<&'a str> {
     rules.iter().flat_map(|rule| ["-F", rule]).collect()
 }
 
-fn shown(place: &Place, program: &Path, rules: &[&str]) -> Vec<String> {
+fn shown(place: &TestDir, program: &Path, rules: &[&str]) -> Vec<String> {
     let mut args = vec![
         "-i".to_owned(),
         place.text("in"),
@@ -76,7 +76,7 @@ fn shown(place: &Place, program: &Path, rules: &[&str]) -> Vec<String> {
 #[test]
 fn filters_decide_as_those_of_the_reference() {
     let Some(reference) = reference() else { return };
-    let place = Place::new(&DOCS);
+    let place = TestDir::new(&DOCS);
     for rules in RULES {
         let want = shown(&place, &reference.join("mkdwarfs"), rules);
         let got = shown(&place, Path::new(support::MKDWARFS), rules);
@@ -86,7 +86,7 @@ fn filters_decide_as_those_of_the_reference() {
 
 #[test]
 fn what_a_filter_shows_is_what_is_built() {
-    let place = Place::new(&DOCS);
+    let place = TestDir::new(&DOCS);
     let mut images = std::collections::BTreeSet::new();
     for rules in RULES {
         let root = format!("{}/", fs::canonicalize(place.path("in")).unwrap().display());
@@ -106,7 +106,7 @@ fn what_a_filter_shows_is_what_is_built() {
 
 #[test]
 fn filter_rules_come_from_arguments_and_files() {
-    let place = Place::new(&DOCS);
+    let place = TestDir::new(&DOCS);
     let inner = place.file("inner", "# text\n\n- /a/**\n");
     let outer = place.file("outer", format!("+ README.md\n. {inner}\n- docs/*\n"));
     let want = ["docs", "docs/README.md", "docs/sub", "docs/sub/c.txt"];
@@ -147,7 +147,7 @@ fn filter_rules_come_from_arguments_and_files() {
 
 #[test]
 fn debug_filter_has_modes_and_builds_nothing() {
-    let place = Place::new(&["d/x", "d/y", "e/z"]);
+    let place = TestDir::new(&["d/x", "d/y", "e/z"]);
     let root = fs::canonicalize(place.path("in")).unwrap();
     for (mode, want) in [
         ("", "+ R/d/\n- R/e/\n- R/d/x\n+ R/d/y\n"),
@@ -177,13 +177,13 @@ fn debug_filter_has_modes_and_builds_nothing() {
 
 #[test]
 fn empty_directories_go_after_filtering() {
-    let place = Place::new(&["a/b/file.o", "a/c/", "d/e/file.c", "f/"]);
+    let place = TestDir::new(&["a/b/file.o", "a/c/", "d/e/file.c", "f/"]);
     let args = ["--remove-empty-dirs", "-F", "- *.o"];
     assert_eq!(place.image(&args).paths(), ["d", "d/e", "d/e/file.c"]);
     assert_eq!(place.image(&args[1..]).paths().len(), 7);
 }
 
-fn with_list(place: &Place, list: &[u8], args: &[&str]) -> Done {
+fn with_list(place: &TestDir, list: &[u8], args: &[&str]) -> Done {
     let mut child = place
         .command(&[&["--input-list=-"], args].concat())
         .stdin(Stdio::piped())
@@ -200,7 +200,7 @@ fn with_list(place: &Place, list: &[u8], args: &[&str]) -> Done {
 
 #[test]
 fn lists_from_standard_input_and_with_nul() {
-    let place = Place::new(&["a/x", "a/line\nbreak", "b/y", "c"]);
+    let place = TestDir::new(&["a/x", "a/line\nbreak", "b/y", "c"]);
     fs::set_permissions(place.path("in/a"), fs::Permissions::from_mode(0o711)).unwrap();
     let done = with_list(&place, b"./a//x\n\nb\n", &[]);
     assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
@@ -248,7 +248,7 @@ fn lists_from_standard_input_and_with_nul() {
 
 #[test]
 fn lists_with_mistakes() {
-    let place = Place::new(&["a/x", "c"]);
+    let place = TestDir::new(&["a/x", "c"]);
     symlink("a", place.path("in/link")).unwrap();
     for (list, code, want) in [
         ("c\nnone\n", 2, "error reading entry: none: "),
@@ -290,7 +290,7 @@ fn lists_with_mistakes() {
 
 #[test]
 fn lists_keep_their_order_and_imply_devices() {
-    let place = Place::new(&["1", "2", "3"]);
+    let place = TestDir::new(&["1", "2", "3"]);
     let mkfifo = Command::new("mkfifo").arg(place.path("in/pipe")).status();
     assert!(mkfifo.unwrap().success());
     let done = with_list(&place, b"3\n1\npipe\n2\n", &["--order=none", "-C", "null"]);
@@ -303,7 +303,7 @@ fn lists_keep_their_order_and_imply_devices() {
 
 #[test]
 fn explicit_orders_may_be_separated_by_nul() {
-    let place = Place::new(&["1", "2", "3", "4\n"]);
+    let place = TestDir::new(&["1", "2", "3", "4\n"]);
     for (list, null, want) in [
         ("/3\n2\n", &[][..], &b"3214\n"[..]),
         ("./3\n.//2\n", &[], b"3214\n"),
@@ -318,7 +318,7 @@ fn explicit_orders_may_be_separated_by_nul() {
 
 #[test]
 fn one_file_system_and_tagged_directories() {
-    let place = Place::new(&[
+    let place = TestDir::new(&[
         "cache/x",
         "cache/y/z",
         "skip/.nobackup",
@@ -393,7 +393,7 @@ fn one_file_system_and_tagged_directories() {
 
 #[test]
 fn links_have_policies() {
-    let place = Place::new(&["a", "dir/b"]);
+    let place = TestDir::new(&["a", "dir/b"]);
     symlink("dir", place.path("in/to-dir")).unwrap();
     symlink("nowhere", place.path("in/broken")).unwrap();
     fs::hard_link(place.path("in/a"), place.path("in/hard")).unwrap();
@@ -425,7 +425,7 @@ fn links_have_policies() {
 
 #[test]
 fn owners_are_set_or_mapped() {
-    let place = Place::new(&["mine"]);
+    let place = TestDir::new(&["mine"]);
     let me = fs::metadata(place.path("in/mine")).unwrap();
     let (uid, gid) = (me.uid(), me.gid());
     let map = place.file(
@@ -480,7 +480,7 @@ const MODES: [&str; 16] = [
 
 #[test]
 fn chmod_does_what_the_program_does() {
-    let place = Place::new(&["f644", "f755", "f4710", "f000", "d/", "d/sub/"]);
+    let place = TestDir::new(&["f644", "f755", "f4710", "f000", "d/", "d/sub/"]);
     let modes = |root: &str| {
         for (name, mode) in [
             ("f644", 0o644),
@@ -558,7 +558,7 @@ fn chmod_does_what_the_program_does() {
 
 #[test]
 fn pseudo_files_declare_what_needs_root_elsewhere() {
-    let place = Place::new(&["etc/passwd", "bin/tool"]);
+    let place = TestDir::new(&["etc/passwd", "bin/tool"]);
     let host = place.file("motd", "hello\n");
     let pseudo = place.file(
         "pseudo",
@@ -627,7 +627,7 @@ fn a_stalled_file_does_not_stall_the_build() {
     if !redwarfs_testkit::can_mount("a stalled file system") {
         return;
     }
-    let place = Place::new(&["a", "z"]);
+    let place = TestDir::new(&["a", "z"]);
     let disk = place.path("disk");
     fs::create_dir(&disk).unwrap();
     symlink("../disk/image", place.path("in/image")).unwrap();

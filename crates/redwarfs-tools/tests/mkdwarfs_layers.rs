@@ -3,7 +3,7 @@
 use std::fs;
 
 use crate::archives::{has, image, place, run, shell};
-use crate::builder::Place;
+use crate::builder::TestDir;
 use redwarfs_testkit::skip;
 
 #[test]
@@ -45,7 +45,7 @@ fn several_archives_make_one_tree() {
 
 #[test]
 fn layers_with_whiteouts() {
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     // What the layers show together, as an overlay of directories would: files that layers remove,
     // directories that they empty, and entries that take the place of others.
     let lower = "mkdir -p l1/keep l1/opaque/deep l1/gone/deep l1/swap && cd l1 && \
@@ -94,7 +94,7 @@ fn layers_with_whiteouts() {
 
 #[test]
 fn applied_layers_are_what_overlayfs_shows() {
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     // A container engine makes a layer of the upper directory of an overlay in this way.
     let prepare = "set -e; mkdir l1 upper work merged l2 && mkdir -p l1/a/b l1/c/d l1/e l1/keep && \
         for f in a/1 a/b/2 c/3 c/d/4 e/5 keep/6 top; do echo $f >l1/$f; done; \
@@ -165,7 +165,7 @@ fn attributes_come_with_pax_archives() {
 
 #[test]
 fn packages_are_what_they_install() {
-    let place = Place::new(&["usr/share/doc/x", "usr/bin/prog"]);
+    let place = TestDir::new(&["usr/share/doc/x", "usr/bin/prog"]);
     assert!(shell(&place, "find in -exec touch -d @1700000000 {} +"));
     let want = image(&place, &["-i", "in"]);
     let control = "mkdir p && cp -a in/usr p && mkdir p/DEBIAN && \

@@ -4,14 +4,14 @@ use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::process::Stdio;
 
-use crate::builder::{Done, Place, mkdwarfs};
+use crate::builder::{Done, TestDir, mkdwarfs};
 use redwarfs_format::BlockNo;
 use redwarfs_format::section::{CompressionId, SectionHeader, SectionType};
 use redwarfs_testkit::tree::Random;
 use redwarfs_writer::FileHash;
 
 /// Compressions of all sections of a type.
-fn compressions(place: &Place, ty: SectionType) -> Vec<CompressionId> {
+fn compressions(place: &TestDir, ty: SectionType) -> Vec<CompressionId> {
     let image = fs::read(place.path("out")).unwrap();
     let (mut all, mut at) = (Vec::new(), 0);
     while at < image.len() {
@@ -26,8 +26,8 @@ fn compressions(place: &Place, ty: SectionType) -> Vec<CompressionId> {
 
 /// A tree with 300 kB of text in four files, two of which are equal, one of which is made of the
 /// two others.
-pub(crate) fn texts() -> Place {
-    let place = Place::new(&["small"]);
+pub(crate) fn texts() -> TestDir {
+    let place = TestDir::new(&["small"]);
     let mut random = Random::new(7);
     let (a, b) = (random.text(100_000), random.text(100_000));
     for (name, text) in [("a", &a), ("b", &b), ("b2", &b)] {
@@ -138,7 +138,7 @@ fn repeated_data_is_found_as_far_as_options_say() {
 }
 
 /// Bytes in the blocks of an image.
-fn stored(place: &Place, args: &[&str]) -> usize {
+fn stored(place: &TestDir, args: &[&str]) -> usize {
     let mut command = mkdwarfs();
     command.arg("-i").arg(place.path("in"));
     command.arg("-fo").arg(place.path("out"));
@@ -155,7 +155,7 @@ fn stored(place: &Place, args: &[&str]) -> usize {
 #[test]
 fn long_pieces_are_found_in_all_finished_blocks_from_level_2_on() {
     const MIB: usize = 1 << 20;
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     let mut random = Random::new(11);
     let mut noise = |size: usize| -> Vec<u8> { random.bytes(size) };
     let first = noise(3 * MIB);
@@ -224,7 +224,7 @@ fn equal_files_are_found_by_every_hash_or_none() {
 /// library.
 #[test]
 fn files_that_only_hash_alike_stay_apart() {
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     let low = 0x1f67_b3b7_a4a4_4072_u64 ^ 0x78e5_c0cc_4ee6_79cb;
     let high = 0x2172_ffcc_7dd0_5a82_u64 ^ 0x8e24_43f7_7446_08b8;
     let content = |a: u64, b: u64| [(a ^ low).to_le_bytes(), (b ^ high).to_le_bytes()].concat();
@@ -249,7 +249,7 @@ fn files_that_only_hash_alike_stay_apart() {
 
 #[test]
 fn orders_decide_where_data_lies() {
-    let place = Place::new(&["a/z", "b/y", "c/x", "large"]);
+    let place = TestDir::new(&["a/z", "b/y", "c/x", "large"]);
     fs::write(place.path("in/large"), vec![b'L'; 3000]).unwrap();
     fs::write(place.path("in/a/z"), "1").unwrap();
     fs::write(place.path("in/b/y"), "2").unwrap();
@@ -280,12 +280,12 @@ fn orders_decide_where_data_lies() {
 
 /// Eight directories with the same names of six files of so many bytes, made of random numbers by
 /// number of the directory and of the file.
-fn directories(size: usize, seed: impl Fn(u64, u64) -> u64) -> Place {
+fn directories(size: usize, seed: impl Fn(u64, u64) -> u64) -> TestDir {
     let names: Vec<String> = (0..8)
         .flat_map(|version| (0..6).map(move |file| format!("v{version}/f{file}")))
         .collect();
     let paths: Vec<&str> = names.iter().map(String::as_str).collect();
-    let place = Place::new(&paths);
+    let place = TestDir::new(&paths);
     for (number, name) in (0u64..).zip(&names) {
         let (version, file) = (number / 6, number % 6);
         let mut state = seed(version, file);
@@ -316,7 +316,7 @@ fn families_put_versions_side_by_side() {
 
 #[test]
 fn samples_find_out_whether_versions_belong_side_by_side() {
-    let made = |place: &Place, options: &[&str]| {
+    let made = |place: &TestDir, options: &[&str]| {
         let built = place.image(options);
         let blocks = 0..built.0.container().block_count();
         let data = blocks.map(|n| built.0.decode_block(BlockNo(n)).unwrap());
@@ -338,7 +338,7 @@ fn samples_find_out_whether_versions_belong_side_by_side() {
 
 #[test]
 fn devices_specials_holes_and_hollow_images() {
-    let place = Place::new(&["x"]);
+    let place = TestDir::new(&["x"]);
     let made = std::process::Command::new("mkfifo")
         .arg(place.path("in/pipe"))
         .status();
@@ -392,7 +392,7 @@ fn devices_specials_holes_and_hollow_images() {
 
 #[test]
 fn times_are_stored_as_asked() {
-    let place = Place::new(&["x"]);
+    let place = TestDir::new(&["x"]);
     let touched = std::process::Command::new("touch")
         .args(["-m", "-d", "@1000000007.123456789"])
         .arg(place.path("in/x"))

@@ -5,12 +5,12 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::process::{Command, Stdio};
 
-use crate::builder::{Done, Place, mkdwarfs};
+use crate::builder::{Done, TestDir, mkdwarfs};
 use crate::support;
 use redwarfs_testkit::skip;
 
 /// A build without `--force` and at the level `info`.
-fn build(place: &Place, output: &str, args: &[&str]) -> Done {
+fn build(place: &TestDir, output: &str, args: &[&str]) -> Done {
     mkdwarfs()
         .args(["-i", &place.text("in"), "-o", output, "-l1"])
         .args(args)
@@ -20,7 +20,7 @@ fn build(place: &Place, output: &str, args: &[&str]) -> Done {
 }
 
 /// A command line of a shell, in which `$0` is the program and `$1` the directory of the place.
-fn shell(place: &Place, line: &str) -> Done {
+fn shell(place: &TestDir, line: &str) -> Done {
     Command::new("bash")
         .args(["-c", line, support::MKDWARFS])
         .arg(place.path("."))
@@ -36,7 +36,7 @@ fn is_image(bytes: &[u8]) -> bool {
 
 #[test]
 fn replaced_files_keep_mode_and_owner() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     for mode in [0o600, 0o755, 0o640] {
         let out = place.file("out", "old");
         fs::set_permissions(&out, fs::Permissions::from_mode(mode)).unwrap();
@@ -57,7 +57,7 @@ fn replaced_files_keep_mode_and_owner() {
 /// What cannot be replaced is known before the work, which would begin with a message.
 #[test]
 fn immutable_files_are_refused_before_the_work() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     let out = place.file("out", "old");
     let file = File::open(&out).unwrap();
     let set = |flags| rustix::fs::ioctl_setflags(&file, flags);
@@ -79,7 +79,7 @@ fn immutable_files_are_refused_before_the_work() {
 
 #[test]
 fn files_of_others_in_sticky_directories() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     let root = rustix::process::geteuid().is_root();
     let setpriv = Command::new("setpriv").arg("--version").output();
     if !root || setpriv.is_err() {
@@ -133,7 +133,7 @@ fn files_of_others_in_sticky_directories() {
 
 #[test]
 fn mount_points_are_written_to() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     let (out, other) = (place.file("out", "hidden"), place.file("other", "old"));
     let mount = |from: &str| {
         let mut command = Command::new("mount");
@@ -155,7 +155,7 @@ fn mount_points_are_written_to() {
 
 #[test]
 fn what_is_no_regular_file_needs_no_force() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     let done = build(&place, "/dev/null", &[]);
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let said = "output /dev/null is a device, which is written to directly";
@@ -191,7 +191,7 @@ fn what_is_no_regular_file_needs_no_force() {
 
 #[test]
 fn a_closed_standard_output_is_an_error() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     let want = "cannot write image: standard output: it is closed";
     for (line, want) in [
         ("$0 -i $1/in -o - -l1 >&-", want),
@@ -221,7 +221,7 @@ fn a_closed_standard_output_is_an_error() {
 
 #[test]
 fn headers_that_hide_the_image_are_refused() {
-    let place = Place::new(&["a", "b/c"]);
+    let place = TestDir::new(&["a", "b/c"]);
     let build_with = |header: &[u8]| {
         let header = place.file("header", header);
         place.run(&["--header", &header])
@@ -261,7 +261,7 @@ fn headers_that_hide_the_image_are_refused() {
 
 #[test]
 fn the_runtime_makes_a_program() {
-    let place = Place::new(&["AppRun"]);
+    let place = TestDir::new(&["AppRun"]);
     let app_run = place.path("in/AppRun");
     fs::set_permissions(&app_run, fs::Permissions::from_mode(0o755)).unwrap();
     let with = |program: &std::path::Path, args: &[&str]| {
@@ -368,7 +368,7 @@ fn the_runtime_makes_a_program() {
 
 #[test]
 fn the_runtime_in_front_reads_all_codecs() {
-    let place = Place::new(&["AppRun"]);
+    let place = TestDir::new(&["AppRun"]);
     let app_run = place.path("in/AppRun");
     fs::write(&app_run, "text ".repeat(10_000)).unwrap();
     fs::set_permissions(&app_run, fs::Permissions::from_mode(0o755)).unwrap();
@@ -426,7 +426,7 @@ fn the_runtime_in_front_reads_all_codecs() {
     assert!(!place.path("new").exists());
 }
 
-fn left_out(place: &Place, args: &[&str]) -> Vec<String> {
+fn left_out(place: &TestDir, args: &[&str]) -> Vec<String> {
     let done: Done = mkdwarfs()
         .args(["-i", &place.text("in"), "-fo", &place.text("out"), "-l1"])
         .args(args)
@@ -441,7 +441,7 @@ fn left_out(place: &Place, args: &[&str]) -> Vec<String> {
 
 #[test]
 fn entries_that_rules_exclude_are_counted() {
-    let place = Place::new(&["keep", "a.tmp", "dir/b.tmp", "old/x", "old/y"]);
+    let place = TestDir::new(&["keep", "a.tmp", "dir/b.tmp", "old/x", "old/y"]);
     let rules = ["-F", "- *.tmp", "- /old/"];
     let line = "left out: 3 entries that rules exclude (-F)";
     for more in [&[][..], &["-N1"], &["--file-timeout=10s"]] {
@@ -452,7 +452,7 @@ fn entries_that_rules_exclude_are_counted() {
 
 #[test]
 fn devices_and_specials_that_are_not_stored_are_counted() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     support::must("mkfifo", [place.path("in/fifo")]);
     let _socket = std::os::unix::net::UnixListener::bind(place.path("in/socket")).unwrap();
     let specials = "2 FIFOs and sockets (see --with-specials)";
@@ -475,7 +475,7 @@ fn devices_and_specials_that_are_not_stored_are_counted() {
 /// An archive is replaced like an image.
 #[test]
 fn archives_keep_mode_and_owner_and_need_an_output() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     place.image::<&str>(&[]);
     let image = place.text("out");
     let archive = place.file("archive", "old");
@@ -540,7 +540,7 @@ fn archives_keep_mode_and_owner_and_need_an_output() {
 
 #[test]
 fn the_history_names_this_library() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     place.image::<&str>(&[]);
     let done: Done = Command::new(support::DWARFSCK)
         .args(["-i", &place.text("out"), "-d", "history", "--no-check"])

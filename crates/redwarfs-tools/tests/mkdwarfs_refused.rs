@@ -1,11 +1,11 @@
 //! Command lines, inputs and outputs that `mkdwarfs` refuses.
 
-use crate::mkdwarfs::{Place, mkdwarfs, seen_in_image, seen_on_disk, stderr};
+use crate::mkdwarfs::{TestDir, mkdwarfs, seen_in_image, seen_on_disk, stderr};
 use std::fs;
 
 #[test]
 fn wrong_command_lines_get_one_line() {
-    let place = Place::new();
+    let place = TestDir::new();
     let cases: &[(&[&str], &str)] = &[
         (
             &["-l10"],
@@ -251,7 +251,7 @@ fn missing_options_are_an_error() {
 
 #[test]
 fn unusable_inputs_and_outputs() {
-    let place = Place::new();
+    let place = TestDir::new();
     let at = |name: &str| place.path(name).to_str().unwrap().to_owned();
     fs::write(place.path("old"), b"precious").unwrap();
     fs::create_dir(place.path("dir")).unwrap();

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::builder::{Done, Place, mkdwarfs};
+use crate::builder::{Done, TestDir, mkdwarfs};
 use crate::mkdwarfs_options::texts;
 use redwarfs_testkit::tree::Random;
 
@@ -87,7 +87,7 @@ fn compresses_at(mut command: Command, add: i64) -> bool {
 
 #[test]
 fn compression_threads_are_nice() {
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     fs::write(place.path("in/noise"), Random::new(1).text(24 << 20)).unwrap();
     let image = place.text("image");
     let built = mkdwarfs()

@@ -8,7 +8,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use crate::builder::{Built, Done, Place, mkdwarfs};
+use crate::builder::{Built, Done, TestDir, mkdwarfs};
 use crate::support;
 use crate::support::{DWARFSEXTRACT, must, reference};
 use redwarfs_testkit::layout::{Placed, placed_files};
@@ -20,13 +20,13 @@ pub(crate) fn last_line(done: &Done) -> &str {
 }
 
 /// Builds with this script, without any message.
-fn built(place: &Place, script: &str, args: &[&str]) -> Built {
+fn built(place: &TestDir, script: &str, args: &[&str]) -> Built {
     let file = place.file("script.lua", script);
     place.image(&[&["--script", &file], args].concat())
 }
 
 /// Runs with this script at log level info; returns what it printed.
-pub(crate) fn printed(place: &Place, script: &str, args: &[&str]) -> Vec<String> {
+pub(crate) fn printed(place: &TestDir, script: &str, args: &[&str]) -> Vec<String> {
     let file = place.file("script.lua", script);
     let mut command = mkdwarfs();
     command.args(["-i", &place.text("in"), "-fo", &place.text("out")]);
@@ -43,7 +43,7 @@ pub(crate) fn printed(place: &Place, script: &str, args: &[&str]) -> Vec<String>
 }
 
 /// Runs with a script that fails; returns what is said after its name.
-pub(crate) fn failure(place: &Place, script: impl AsRef<[u8]>) -> String {
+pub(crate) fn failure(place: &TestDir, script: impl AsRef<[u8]>) -> String {
     fs::write(place.path("out"), "old").unwrap();
     let file = place.file("script.lua", script);
     let done = place.run(&["--script", &file]);
@@ -87,7 +87,7 @@ fn blocks_of_document(language: &str) -> Vec<String> {
 
 /// Writes the examples of the document, and runs the commands that use `script` in `place`, with
 /// the input that they name.
-fn example(place: &Place, script: &str, input: &str) -> Vec<Done> {
+fn example(place: &TestDir, script: &str, input: &str) -> Vec<Done> {
     for text in blocks_of_document("lua") {
         let name = text.strip_prefix("-- ").unwrap().split(':').next().unwrap();
         place.file(name, &text);
@@ -111,7 +111,7 @@ fn example(place: &Place, script: &str, input: &str) -> Vec<Done> {
 
 #[test]
 fn the_first_example_of_the_document() {
-    let place = Place::new(&[
+    let place = TestDir::new(&[
         "src/main.c",
         "src/main.o",
         "src/main.c~",
@@ -151,7 +151,7 @@ fn the_first_example_of_the_document() {
 
 #[test]
 fn the_second_example_of_the_document() {
-    let place = Place::new(&[
+    let place = TestDir::new(&[
         "bin/app",
         "bin/tool",
         "doc/read.me",
@@ -197,7 +197,7 @@ fn the_second_example_of_the_document() {
 
 #[test]
 fn entries_are_described_to_the_script() {
-    let place = Place::new(&["d/", "d/file"]);
+    let place = TestDir::new(&["d/", "d/file"]);
     symlink("d/file", place.path("in/link")).unwrap();
     fs::hard_link(place.path("in/d/file"), place.path("in/again")).unwrap();
     let odd = place.path("in").join(OsStr::from_bytes(b"\xff\xfe"));
@@ -247,7 +247,7 @@ fn entries_are_described_to_the_script() {
 #[test]
 fn scripts_exclude_together_with_other_options() {
     let paths = ["a/x", "a/y", "b/only-x", "c", "skipped/x"];
-    let place = Place::new(&paths);
+    let place = TestDir::new(&paths);
     let script = r#"
         function filter(e)
           print(e.path)
@@ -274,7 +274,7 @@ fn scripts_exclude_together_with_other_options() {
 
 #[test]
 fn debug_filter_shows_what_the_script_leaves_out() {
-    let place = Place::new(&["a/x", "b/y", "c/z", "d"]);
+    let place = TestDir::new(&["a/x", "b/y", "c/z", "d"]);
     let script = "function filter(e) return e.path ~= 'b' and e.name ~= 'x' end";
     let file = place.file("script.lua", script);
     let show = |args: &[&str]| {
@@ -297,7 +297,7 @@ fn debug_filter_shows_what_the_script_leaves_out() {
 
 #[test]
 fn categories_of_scripts_take_all_options() {
-    let place = Place::new(&["a.one", "b.two", "c.one", "d", "e.two"]);
+    let place = TestDir::new(&["a.one", "b.two", "c.one", "d", "e.two"]);
     let mut random = Random::new(1);
     for name in ["a.one", "b.two", "c.one", "d", "e.two"] {
         fs::write(place.path("in").join(name), random.text(5000)).unwrap();
@@ -370,7 +370,7 @@ fn categories_of_scripts_take_all_options() {
 
 #[test]
 fn built_in_categories_come_before_those_that_are_found() {
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     let mut random = Random::new(5);
     for name in ["noise", "other noise", "text", "program"] {
         let data = match name {
@@ -402,7 +402,7 @@ fn built_in_categories_come_before_those_that_are_found() {
 
 #[test]
 fn orders_of_scripts() {
-    let place = Place::new(&["a", "b", "c", "d", "e"]);
+    let place = TestDir::new(&["a", "b", "c", "d", "e"]);
     let orders = |script: &str, args: &[&str]| sequence(&built(&place, script, args)).concat();
     let numbers = r#"
         local keys = { a = 2, b = 1.5, c = "x", d = -3 }
@@ -452,7 +452,7 @@ fn orders_of_scripts() {
 #[test]
 fn scripts_do_the_same_in_every_run() {
     let names: Vec<String> = (0..300).map(|i| format!("d{}/f{i}", i % 7)).collect();
-    let place = Place::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
+    let place = TestDir::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
     // A state, random numbers, tables with strings as keys, and a sort with equal elements.
     let script = r#"
         local seen, count = {}, 0
@@ -488,7 +488,7 @@ fn scripts_do_the_same_in_every_run() {
 
 #[test]
 fn own_versions_of_library_functions() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     let script = r#"
         local keys = {}
         for k in pairs{ b = 1, [3] = 1, a = 1, [true] = 1, [1] = 1, [false] = 1, [2.5] = 1 } do
@@ -543,7 +543,7 @@ fn own_versions_of_library_functions() {
 #[test]
 fn the_reference_reads_what_scripts_make() {
     let Some(programs) = reference() else { return };
-    let place = Place::new(&["a.x", "b.y", "c.x", "d"]);
+    let place = TestDir::new(&["a.x", "b.y", "c.x", "d"]);
     let script = r#"
         function category(e) return e.name:match("%.(.*)") end
         function order(e) return -e.name:byte() end"#;

@@ -5,12 +5,12 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
 
-use crate::builder::{Done, Place, mkdwarfs};
+use crate::builder::{Done, TestDir, mkdwarfs};
 use crate::mkdwarfs_script::{failure, last_line, printed};
 
 #[test]
 fn errors_say_file_and_line() {
-    let place = Place::new(&["a", "b"]);
+    let place = TestDir::new(&["a", "b"]);
     for (script, want) in [
         ("\nlocal x = = 1", "2: unexpected symbol near '='"),
         ("function filter(e)", "1: 'end' expected near <eof>"),
@@ -129,7 +129,7 @@ fn errors_say_file_and_line() {
 
 #[test]
 fn scripts_reach_nothing_but_the_entries() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     let script = r#"
         local gone = { "io", "os", "require", "package", "debug", "dofile", "loadfile", "load",
           "collectgarbage", "warn", "coroutine" }
@@ -148,7 +148,7 @@ fn scripts_reach_nothing_but_the_entries() {
 }
 
 /// Waits until the script has printed, sends SIGINT, and returns how the program ends.
-fn interrupted(place: &Place, script: &str) -> Done {
+fn interrupted(place: &TestDir, script: &str) -> Done {
     fs::write(place.path("out"), "old").unwrap();
     let file = place.file("script.lua", script);
     let mut command = mkdwarfs();
@@ -176,7 +176,7 @@ fn interrupted(place: &Place, script: &str) -> Done {
 
 #[test]
 fn endless_scripts_can_be_interrupted() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     for script in [
         "print('running') while true do end",
         "function filter() print('running') while true do end end",
@@ -199,7 +199,7 @@ fn endless_scripts_can_be_interrupted() {
 
 #[test]
 fn memory_of_scripts_counts() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     let holding = |bytes: &str| {
         let script = format!("local s = ('x'):rep({bytes}) function filter() return #s > 0 end");
         let file = place.file("script.lua", script);
@@ -214,7 +214,7 @@ fn memory_of_scripts_counts() {
 
 #[test]
 fn a_rewrite_has_no_entries() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     place.image::<&str>(&[]);
     let mut command = mkdwarfs();
     command.args([

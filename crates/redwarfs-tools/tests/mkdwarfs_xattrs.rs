@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::builder::{Built, Done, Place, mkdwarfs};
+use crate::builder::{Built, Done, TestDir, mkdwarfs};
 use redwarfs_testkit::skip;
 use rustix::fs::{IFlags, XattrFlags, ioctl_setflags, lsetxattr};
 
@@ -32,8 +32,8 @@ fn expected(xattrs: &[(&str, &[u8])]) -> Set {
 }
 
 /// A place whose files have attributes, if the file system can hold them.
-fn place() -> Option<Place> {
-    let place = Place::new(&["file", "plain", "dir/x"]);
+fn place() -> Option<TestDir> {
+    let place = TestDir::new(&["file", "plain", "dir/x"]);
     let at = |path: &str| place.path("in").join(path);
     let done = set(&at("file"), "user.note", b"x")
         && set(&at("file"), "user.other", b"y")
@@ -45,7 +45,7 @@ fn place() -> Option<Place> {
     Some(place)
 }
 
-fn summary(place: &Place, args: &[&str]) -> Vec<String> {
+fn summary(place: &TestDir, args: &[&str]) -> Vec<String> {
     let done: Done = mkdwarfs()
         .args(["-i", &place.text("in"), "-fo", &place.text("out"), "-l1"])
         .args(args)
@@ -165,7 +165,7 @@ fn attributes_can_be_set() {
 
 #[test]
 fn birth_times_and_flags_are_stored_as_asked() {
-    let place = Place::new(&["a", "b"]);
+    let place = TestDir::new(&["a", "b"]);
     let file = fs::File::open(place.path("in/a")).unwrap();
     let flags = ioctl_setflags(&file, IFlags::NODUMP).is_ok();
     let image = place.image::<&str>(&[]);
@@ -194,7 +194,7 @@ fn canonical_images_have_nothing_of_ours() {
     let image = place.image(&["--canonical"]);
     let thawed = image.0.metadata().thaw().unwrap();
     assert!(thawed.xattrs.is_none() && thawed.file_flags.is_none());
-    let is_canonical = |place: &Place| {
+    let is_canonical = |place: &TestDir| {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_dwarfsck"))
             .arg(place.path("out"))
             .args(["-q", "--is-canonical"])

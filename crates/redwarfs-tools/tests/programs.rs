@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use crate::builder::{Done, Place, mkdwarfs};
+use crate::builder::{Done, TestDir, mkdwarfs};
 use crate::support::{DWARFSCK, DWARFSEXTRACT};
 
 /// Sections as in the runtime of an AppImage: a name and its range in the program.
@@ -24,13 +24,13 @@ fn program() -> Vec<u8> {
     redwarfs_testkit::program::elf_with(&sections, &contents)
 }
 
-fn run(place: &Place, args: &[&str]) -> Done {
+fn run(place: &TestDir, args: &[&str]) -> Done {
     let mut command = mkdwarfs();
     command.args(["--log-level=warn"]).args(args);
     Done::from(command.current_dir(place.path("")).output().unwrap())
 }
 
-fn check(place: &Place, args: &[&str]) -> Done {
+fn check(place: &TestDir, args: &[&str]) -> Done {
     let mut command = std::process::Command::new(DWARFSCK);
     command.args(args).current_dir(place.path(""));
     Done::from(command.output().unwrap())
@@ -42,7 +42,7 @@ fn is_executable(path: &Path) -> bool {
 
 #[test]
 fn a_program_in_front_makes_the_file_executable() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     for (header, says) in [
         (&program()[..], None),
         (b"#!/bin/sh\n", None),
@@ -115,7 +115,7 @@ fn a_program_in_front_makes_the_file_executable() {
 
 #[test]
 fn the_summary_says_what_is_in_front() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     place.file("program", program());
     let text = |args: &[&str]| {
         let mut command = mkdwarfs();
@@ -170,7 +170,7 @@ fn the_summary_says_what_is_in_front() {
 
 #[test]
 fn a_rewrite_takes_out_the_signature_of_the_old_file() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     place.file("program", program());
     run(
         &place,
@@ -223,7 +223,7 @@ fn a_rewrite_takes_out_the_signature_of_the_old_file() {
 
 #[test]
 fn recovery_data_lets_tools_write_into_their_sections() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     place.file("program", program());
     run(
         &place,
@@ -273,7 +273,7 @@ fn recovery_data_lets_tools_write_into_their_sections() {
 
 #[test]
 fn squashfs_images_are_named() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     let mut squashfs = vec![0; 4096];
     squashfs[..4].copy_from_slice(b"hsqs");
     squashfs[28] = 4;
@@ -305,7 +305,7 @@ fn squashfs_images_are_named() {
 
 #[test]
 fn the_directory_below_is_suggested() {
-    let place = Place::new(&["AppDir/AppRun", "other/x", "file"]);
+    let place = TestDir::new(&["AppDir/AppRun", "other/x", "file"]);
     let runtime = place.file("runtime", b"#!/bin/sh\n");
     let build = || {
         let mut command = mkdwarfs();
@@ -331,7 +331,7 @@ fn the_directory_below_is_suggested() {
 
 #[test]
 fn a_list_without_its_categorizer_is_named() {
-    let place = Place::new(&["a"]);
+    let place = TestDir::new(&["a"]);
     place.file("list", "a\n");
     let said = "the hotness list has no effect without --categorize=hotness: list\n";
     for (more, warned) in [

@@ -25,9 +25,9 @@ pub(crate) fn manifest(path: &Path) -> Manifest {
 }
 
 /// Room for outputs.
-pub(crate) struct Place(pub(crate) tempfile::TempDir);
+pub(crate) struct TestDir(pub(crate) tempfile::TempDir);
 
-impl Place {
+impl TestDir {
     pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
@@ -101,7 +101,7 @@ fn blocks(image: &Image) -> Vec<Vec<u8>> {
 
 #[test]
 fn recompressed_metadata_are_those_of_a_build() {
-    let place = Place::new();
+    let place = TestDir::new();
     let tree = place.path("tree");
     for number in 0..3000 {
         let directory = tree.join(format!("{}", number / 100));
@@ -110,7 +110,7 @@ fn recompressed_metadata_are_those_of_a_build() {
     }
     let [zstd, lzma] = ["zstd:level=3", "lzma:level=9"].map(|codec| {
         let image = place.path(codec);
-        let mut args = Place::args(&tree, &image, &["--no-create-timestamp", "--no-history"]);
+        let mut args = TestDir::args(&tree, &image, &["--no-create-timestamp", "--no-history"]);
         args.extend(["--metadata-compression", codec].map(OsStr::new));
         must(MKDWARFS, args);
         image
@@ -127,7 +127,7 @@ fn recompressed_metadata_are_those_of_a_build() {
 
 #[test]
 fn modes_say_what_is_recompressed() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = golden("basic-lzma").image;
     let before = open(&source);
     let metadata = SectionType::METADATA_V2;
@@ -166,7 +166,7 @@ fn modes_say_what_is_recompressed() {
 }
 
 /// Rewrites an image in some ways with the program, and compares.
-fn every_way(place: &Place, image: &Golden, reference: Option<&Path>) {
+fn every_way(place: &TestDir, image: &Golden, reference: Option<&Path>) {
     let legacy = open(&image.image).metadata().is_legacy();
     for options in [
         &["--recompress", "-C", "lz4", "--metadata-compression=lz4"][..],
@@ -219,7 +219,7 @@ fn every_way(place: &Place, image: &Golden, reference: Option<&Path>) {
 
 #[test]
 fn golden_images_stay_what_they_are() {
-    let place = Place::new();
+    let place = TestDir::new();
     let reference = reference();
     for image in golden_images() {
         every_way(&place, &image, reference.as_deref());
@@ -228,7 +228,7 @@ fn golden_images_stay_what_they_are() {
 
 #[test]
 fn old_images_are_upgraded() {
-    let place = Place::new();
+    let place = TestDir::new();
     let reference = reference();
     for image in compat_images() {
         every_way(&place, &image, reference.as_deref());
@@ -237,7 +237,7 @@ fn old_images_are_upgraded() {
 
 #[test]
 fn metadata_options_work_on_images() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = golden("basic-all-times-ns").image;
     let output = place.rewrite(
         &source,
@@ -297,7 +297,7 @@ fn metadata_options_work_on_images() {
 
 #[test]
 fn categories_choose_codecs_and_blocks() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = golden("audio-categorize").image;
     let count = |path: &Path, id| {
         compressions(&open(path))
@@ -421,7 +421,7 @@ fn categories_choose_codecs_and_blocks() {
 
 #[test]
 fn blocks_are_cut_anew() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = golden("basic-zstd-small-blocks").image;
     let old = open(&source).container().block_count();
     for (bits, more) in [(11, true), (24, false)] {
@@ -449,7 +449,7 @@ fn blocks_are_cut_anew() {
     let output = place.path("same.dwarfs");
     let done = must(
         MKDWARFS,
-        Place::args(&source, &output, &["--recompress", "-S11"]),
+        TestDir::args(&source, &output, &["--recompress", "-S11"]),
     );
     let text = String::from_utf8_lossy(&done.stderr).into_owned();
     assert!(text.contains("'--block-size-bits' has no effect"), "{text}");
@@ -461,7 +461,7 @@ fn blocks_are_cut_anew() {
 
 #[test]
 fn headers_are_kept_replaced_or_removed() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = golden("basic-header").image;
     let header = |path: &Path| open(path).header_bytes().unwrap();
     let none = "--recompress=none";
@@ -488,7 +488,7 @@ fn headers_are_kept_replaced_or_removed() {
 
 #[test]
 fn what_follows_an_image_is_left_out_and_said() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = place.path("longer.dwarfs");
     let mut bytes = fs::read(golden("one").image).unwrap();
     bytes.extend(b"something else");
@@ -496,7 +496,7 @@ fn what_follows_an_image_is_left_out_and_said() {
     let output = place.path("out.dwarfs");
     let done = must(
         MKDWARFS,
-        Place::args(&source, &output, &["--recompress=none"]),
+        TestDir::args(&source, &output, &["--recompress=none"]),
     );
     let said = String::from_utf8_lossy(&done.stderr).into_owned();
     assert_eq!(said.lines().count(), 1, "{said}");
@@ -506,7 +506,7 @@ fn what_follows_an_image_is_left_out_and_said() {
 
 #[test]
 fn history_is_continued_or_dropped() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = golden("basic-default").image;
     let entries = |path: &Path| open(path).history().unwrap().entries;
     let old = entries(&source);
@@ -535,18 +535,18 @@ fn history_is_continued_or_dropped() {
 
 #[test]
 fn an_image_can_take_its_own_place() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = golden("basic-lzma").image;
     let own = place.path("own.dwarfs");
     fs::copy(&source, &own).unwrap();
     let again = ["--recompress", "-C", "zstd:level=1"];
-    let done = run(MKDWARFS, Place::args(&own, &own, &again));
+    let done = run(MKDWARFS, TestDir::args(&own, &own, &again));
     let text = failure(&done, "without --force");
     assert!(text.contains("use --force"), "{text}");
     assert_eq!(fs::read(&own).unwrap(), fs::read(&source).unwrap());
     must(
         MKDWARFS,
-        Place::args(&own, &own, &[&again[..], &["-f"]].concat()),
+        TestDir::args(&own, &own, &[&again[..], &["-f"]].concat()),
     );
     assert_ne!(fs::read(&own).unwrap(), fs::read(&source).unwrap());
     manifest(&source).assert_same(&manifest(&own), Fields::ALL, "in place");
@@ -554,17 +554,17 @@ fn an_image_can_take_its_own_place() {
 
 #[test]
 fn standard_output_gets_the_same_bytes() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = golden("basic-lzma").image;
     let options = ["--recompress", "-C", "lz4", "--no-history"];
     let output = place.rewrite(&source, &options);
-    let done = must(MKDWARFS, Place::args(&source, Path::new("-"), &options));
+    let done = must(MKDWARFS, TestDir::args(&source, Path::new("-"), &options));
     assert!(done.stdout == fs::read(output).unwrap());
 }
 
 #[test]
 fn what_is_said_of_a_rewrite() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = golden("basic-zstd-small-blocks").image;
     let output = place.path("out");
     let args = [
@@ -598,7 +598,7 @@ fn what_is_said_of_a_rewrite() {
 
 #[test]
 fn members_of_newer_versions_are_kept_or_their_loss_is_said() {
-    let place = Place::new();
+    let place = TestDir::new();
     let golden = golden("basic-default").image;
     let mut parts = Parts::of(&fs::read(&golden).unwrap());
     let payload = parts.payload(SectionType::METADATA_V2_SCHEMA).unwrap();
@@ -617,7 +617,7 @@ fn members_of_newer_versions_are_kept_or_their_loss_is_said() {
     let output = place.path("rebuilt.dwarfs");
     let done = must(
         MKDWARFS,
-        Place::args(
+        TestDir::args(
             &source,
             &output,
             &["--rebuild-metadata", "--keep-all-times"],

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::rewrite::{Place, failure, manifest, open};
+use crate::rewrite::{TestDir, failure, manifest, open};
 use crate::support::{MKDWARFS, must, run};
 use redwarfs_format::section::SectionType;
 use redwarfs_testkit::Fields;
@@ -10,7 +10,7 @@ use redwarfs_testkit::golden::golden;
 
 #[test]
 fn damage_is_an_error_and_the_old_file_stays() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = place.path("damaged.dwarfs");
     let mut bytes = fs::read(golden("basic-zstd-small-blocks").image).unwrap();
     let whole = bytes.len();
@@ -39,7 +39,7 @@ fn damage_is_an_error_and_the_old_file_stays() {
         fs::write(&output, b"precious").unwrap();
         let done = run(
             MKDWARFS,
-            Place::args(&source, &output, &[options, &["-f"]].concat()),
+            TestDir::args(&source, &output, &[options, &["-f"]].concat()),
         );
         let text = failure(&done, &format!("{options:?}"));
         assert!(text.starts_with("cannot rewrite image: "), "{text}");
@@ -48,7 +48,7 @@ fn damage_is_an_error_and_the_old_file_stays() {
     }
     // Nor does an image lose anything that is to take its own place.
     let own = ["--recompress", "--no-check", "-f"];
-    let done = run(MKDWARFS, Place::args(&source, &source, &own));
+    let done = run(MKDWARFS, TestDir::args(&source, &source, &own));
     failure(&done, "onto itself");
     assert!(fs::read(&source).unwrap() == bytes);
     assert_eq!(fs::read_dir(place.0.path()).unwrap().count(), 2);
@@ -71,7 +71,7 @@ fn damage_is_an_error_and_the_old_file_stays() {
 
 #[test]
 fn options_that_do_not_belong_together() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = golden("basic-default").image;
     for (options, want) in [
         (
@@ -114,7 +114,7 @@ fn options_that_do_not_belong_together() {
 
 #[test]
 fn memory_limits_hold_or_are_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     let source = golden("basic-zstd-small-blocks").image;
     let text = place.refused(&source, &["--recompress", "-L", "1k"]);
     assert!(
@@ -124,14 +124,14 @@ fn memory_limits_hold_or_are_refused() {
     assert!(text.ends_with("are needed)"), "{text}");
     let output = place.path("low.dwarfs");
     let options = ["--recompress", "-L", "40m", "-C", "lz4", "--no-history"];
-    must(MKDWARFS, Place::args(&source, &output, &options));
+    must(MKDWARFS, TestDir::args(&source, &output, &options));
     let free = place.rewrite(&source, &["--recompress", "-C", "lz4", "--no-history"]);
     assert!(fs::read(output).unwrap() == fs::read(free).unwrap());
 }
 
 #[test]
 fn a_damaged_history_is_an_error_unless_it_is_dropped() {
-    let place = Place::new();
+    let place = TestDir::new();
     let golden = golden("basic-default").image;
     let mut bytes = fs::read(&golden).unwrap();
     let image = open(&golden);
@@ -143,7 +143,7 @@ fn a_damaged_history_is_an_error_unless_it_is_dropped() {
     // Reading the history warns, so there is more than one line.
     let attempt = |options: &[&str]| {
         let output = place.path("attempt.dwarfs");
-        let done = run(MKDWARFS, Place::args(&source, &output, options));
+        let done = run(MKDWARFS, TestDir::args(&source, &output, options));
         assert_eq!(done.status.success(), output.exists(), "{options:?}");
         let text = String::from_utf8_lossy(&done.stderr).into_owned();
         let last = text.lines().last().unwrap_or_default().to_owned();

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use crate::support::lasting::{Place, noise, said};
+use crate::support::lasting::{TestDir, noise, said};
 
 /// With eight small files and a large one.
-fn place() -> Place {
+fn place() -> TestDir {
     let make = |tree: &Path| {
         fs::create_dir(tree.join("sub")).unwrap();
         for number in 0..8_u64 {
@@ -15,16 +15,16 @@ fn place() -> Place {
         }
         fs::write(tree.join("large"), noise(500_000, 99)).unwrap();
     };
-    Place::of(make, &["-l1", "-S16"])
+    TestDir::of(make, &["-l1", "-S16"])
 }
 
-fn report(place: &Place, options: &[&str]) -> (i32, String) {
+fn report(place: &TestDir, options: &[&str]) -> (i32, String) {
     let out = place.run_check(&[&["--salvage-report"], options].concat());
     (out.status.code().unwrap(), said(&out))
 }
 
 /// Files of the tree that are in `to`, all of them with the right contents.
-fn whole(place: &Place, to: &Path) -> Vec<String> {
+fn whole(place: &TestDir, to: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let names = (0..8).map(|n| format!("sub/small{n}"));
     for name in names.chain(["large".to_owned()]) {

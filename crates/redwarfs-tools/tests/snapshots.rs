@@ -15,13 +15,13 @@ use redwarfs_testkit::tree::Random;
 /// A time long before the images are made.
 pub(crate) const OLD: Duration = Duration::from_secs(1_600_000_000);
 
-pub(crate) struct Place {
+pub(crate) struct TestDir {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) image: PathBuf,
     random: Random,
 }
 
-impl Place {
+impl TestDir {
     /// A directory with an image of a few files.
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
@@ -165,7 +165,7 @@ pub(crate) fn extracted(image: &Path, more: &[&str]) -> Files {
 
 #[test]
 fn snapshots_are_made_listed_and_read() {
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     let first = files(&place.tree());
     let old_bytes = place.bytes();
     place.write("a", 31_000);
@@ -218,7 +218,7 @@ fn snapshots_are_made_listed_and_read() {
 
 #[test]
 fn unchanged_files_are_trusted_or_read() {
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     let first = files(&place.tree());
     place.write("a", 30_000);
     place.snapshot("trusting");
@@ -241,7 +241,7 @@ fn unchanged_files_are_trusted_or_read() {
 
 #[test]
 fn the_difference_of_two_snapshots() {
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     place.write("a", 31_000);
     fs::remove_file(place.tree().join("b")).unwrap();
     fs::create_dir(place.tree().join("dir")).unwrap();
@@ -276,7 +276,7 @@ fn the_difference_of_two_snapshots() {
 
 #[test]
 fn a_delta_file_and_a_copy_are_the_image_that_an_append_makes() {
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     let old_bytes = place.bytes();
     place.write("new", 5000);
     let path = |name: &str| place.dir.path().join(name);
@@ -341,7 +341,7 @@ fn a_delta_file_and_a_copy_are_the_image_that_an_append_makes() {
 
 #[test]
 fn what_cannot_be_continued_is_said_in_one_line() {
-    let place = Place::new();
+    let place = TestDir::new();
     let fails = |more: &[&str]| {
         let output = place.append(more);
         assert_eq!(output.status.code(), Some(1), "{more:?}");
@@ -371,7 +371,7 @@ fn what_cannot_be_continued_is_said_in_one_line() {
 }
 
 /// An append that takes a while.
-fn slow(place: &Place) -> Command {
+fn slow(place: &TestDir) -> Command {
     let mut command = Command::new(MKDWARFS);
     let image = place.image.to_str().unwrap();
     command.args(place.arguments(&["--append", image, "-l9"]));
@@ -381,7 +381,7 @@ fn slow(place: &Place) -> Command {
 
 #[test]
 fn the_second_writer_is_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     let before = place.bytes();
     let writer = redwarfs_io::LockedFile::open(&place.image).unwrap();
     let output = place.append(&[]);
@@ -419,7 +419,7 @@ fn the_second_writer_is_refused() {
 
 #[test]
 fn a_killed_append_leaves_the_old_image() {
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     let (first, before) = (files(&place.tree()), place.bytes());
     place.write("large", 3_000_000);
     let second = files(&place.tree());
@@ -475,7 +475,7 @@ fn a_killed_append_leaves_the_old_image() {
 
 #[test]
 fn a_full_disk_leaves_the_old_image() {
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     let disk = place.dir.path().join("disk");
     fs::create_dir(&disk).unwrap();
     let mounted = Command::new("mount")
@@ -517,7 +517,7 @@ fn a_mount_shows_its_snapshot_while_the_image_grows() {
     if !can_mount("a_mount_shows_its_snapshot_while_the_image_grows") {
         return;
     }
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     let first = files(&place.tree());
     let before = Mount::background(&place.image, "");
     place.write("a", 33_000);
@@ -544,7 +544,7 @@ fn the_reference_reads_the_newest_snapshot_and_older_ones() {
     let Some(reference) = reference() else {
         return skip(name, "there is no reference");
     };
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     let mut trees = vec![files(&place.tree())];
     for number in 2..5 {
         place.write("a", 20_000 + number);

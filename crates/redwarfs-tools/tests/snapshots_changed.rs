@@ -5,12 +5,12 @@ use std::path::Path;
 use std::process::Command;
 use std::time::UNIX_EPOCH;
 
-use crate::snapshots::{OLD, Place, extracted, files, text};
+use crate::snapshots::{OLD, TestDir, extracted, files, text};
 use crate::support::{DWARFSCK, MKDWARFS, must, reference};
 
 #[test]
 fn dry_runs_say_what_would_be_in_the_way() {
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     place.write("a", 20_001);
     place.snapshot("s2");
     let (copy, image) = (place.dir.path().join("copy"), place.bytes());
@@ -54,7 +54,7 @@ fn dry_runs_say_what_would_be_in_the_way() {
 
 #[test]
 fn snapshots_are_renamed_pinned_deleted_and_left_behind() {
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     let mut images = vec![place.bytes()];
     let mut trees = vec![files(&place.tree())];
     for number in 2..6 {
@@ -145,7 +145,7 @@ fn snapshots_are_renamed_pinned_deleted_and_left_behind() {
 
 #[test]
 fn a_repacked_copy_has_the_kept_snapshots() {
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     let mut trees = vec![files(&place.tree())];
     for number in 2..6 {
         place.write("a", 20_000 + number);
@@ -200,7 +200,7 @@ fn a_repacked_copy_has_the_kept_snapshots() {
 
 #[test]
 fn names_that_are_numbers_of_others_confuse_nothing() {
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     let first = files(&place.tree());
     place.write("a", 20_000);
     fs::remove_file(place.tree().join("b")).unwrap();
@@ -226,7 +226,7 @@ fn names_that_are_numbers_of_others_confuse_nothing() {
 
 #[test]
 fn a_damaged_table_of_snapshots_stops_changes() {
-    let mut place = Place::new();
+    let mut place = TestDir::new();
     for name in ["s2", "s3", "s4"] {
         place.write("a", 20_000);
         place.snapshot(name);
@@ -261,7 +261,7 @@ fn a_damaged_table_of_snapshots_stops_changes() {
 #[test]
 fn a_repacked_copy_keeps_all_times() {
     use redwarfs_reader::{Image, OpenOptions};
-    let place = Place::new();
+    let place = TestDir::new();
     let file = fs::File::options()
         .append(true)
         .open(place.tree().join("a"))

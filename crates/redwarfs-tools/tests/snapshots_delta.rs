@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
 use redwarfs_testkit::tree::Random;
 
-struct Place {
+struct TestDir {
     dir: tempfile::TempDir,
 }
 
-impl Place {
+impl TestDir {
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
@@ -111,7 +111,7 @@ fn without_inodes(text: &str) -> Vec<String> {
 
 #[test]
 fn a_delta_file_leads_from_one_image_to_another() {
-    let place = Place::new();
+    let place = TestDir::new();
     let (before_old, before_new) = (
         fs::read(place.path("old.im")).unwrap(),
         fs::read(place.path("new.im")).unwrap(),
@@ -169,7 +169,7 @@ fn a_delta_file_leads_from_one_image_to_another() {
 
 #[test]
 fn what_is_no_pair_of_images_is_refused() {
-    let place = Place::new();
+    let place = TestDir::new();
     let (old, new, out) = (
         place.text("old.im"),
         place.text("new.im"),

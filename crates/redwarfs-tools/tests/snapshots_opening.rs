@@ -17,7 +17,7 @@ use redwarfs_io::{MemorySource, Source};
 use redwarfs_reader::{Image, OpenOptions};
 
 #[derive(Debug, Default)]
-struct State {
+struct GateReads {
     /// Reads that touch this range wait.
     closed: Option<Range<u64>>,
     /// Reads that wait.
@@ -31,12 +31,12 @@ struct State {
 #[derive(Debug)]
 struct Gate {
     bytes: MemorySource,
-    state: Mutex<State>,
+    state: Mutex<GateReads>,
     changed: Condvar,
 }
 
 impl Gate {
-    fn set(&self, change: impl FnOnce(&mut State)) {
+    fn set(&self, change: impl FnOnce(&mut GateReads)) {
         change(&mut self.state.lock().unwrap());
         self.changed.notify_all();
     }

@@ -10,12 +10,12 @@ use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, reference, run};
 use redwarfs_testkit::tree::Random;
 
 /// An image of the three snapshots `s1`, `s2` and `s3`, each with another file of 400,000 bytes.
-struct Place {
+struct TestDir {
     dir: tempfile::TempDir,
     files: Vec<Vec<u8>>,
 }
 
-impl Place {
+impl TestDir {
     fn new(more: &[&str]) -> Self {
         let mut random = Random::new(4);
         let place = Self {
@@ -90,7 +90,7 @@ impl Place {
 
 #[test]
 fn deleted_snapshots_become_holes() {
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     place.check(0, &["--delete-snapshot", "s2"]);
     let before = fs::read(place.image()).unwrap();
     let taken = place.allocated();
@@ -150,7 +150,7 @@ fn a_mount_goes_on_while_space_is_given_back() {
     if !can_mount("a_mount_goes_on_while_space_is_given_back") {
         return;
     }
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     place.check(0, &["--delete-snapshot", "s2"]);
     let mount = Mount::background(&place.image(), "snapshots=.s");
     let file = File::open(mount.point().join("file")).unwrap();
@@ -163,7 +163,7 @@ fn a_mount_goes_on_while_space_is_given_back() {
 
 #[test]
 fn recovery_data_is_not_outdated_unasked() {
-    let place = Place::new(&["--recovery=5%"]);
+    let place = TestDir::new(&["--recovery=5%"]);
     place.check(0, &["--delete-snapshot", "s2"]);
     let before = fs::read(place.image()).unwrap();
     let said = place.check(1, &["--punch"]);
@@ -176,7 +176,7 @@ fn recovery_data_is_not_outdated_unasked() {
 
 #[test]
 fn signatures_that_do_not_cover_the_newest_snapshot_are_named() {
-    let place = Place::new(&[]);
+    let place = TestDir::new(&[]);
     let keys = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/keys");
     let key = keys.join("minisign.key");
     place.check(0, &["--sign", key.to_str().unwrap()]);

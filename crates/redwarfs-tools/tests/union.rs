@@ -15,9 +15,9 @@ use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 /// A directory on a file system of its own, which overlayfs accepts as a layer.
-struct Place(tempfile::TempDir);
+struct TestDir(tempfile::TempDir);
 
-impl Place {
+impl TestDir {
     /// None, with a note, if that cannot be.
     fn new(test: &str) -> Option<Self> {
         if !can_mount(test) {
@@ -72,7 +72,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDir {
     fn drop(&mut self) {
         let _ = unmount(self.0.path(), UnmountFlags::DETACH);
     }
@@ -194,7 +194,7 @@ fn random_stacks_are_what_overlayfs_shows() {
     let default = if slow { 200 } else { 20 };
     let cases: u64 = cases.map_or(default, |text| text.parse().unwrap());
     for case in 0..cases {
-        let Some(place) = Place::new(test) else {
+        let Some(place) = TestDir::new(test) else {
             return;
         };
         let mut random = Random(case + 1);
@@ -217,7 +217,7 @@ fn random_stacks_are_what_overlayfs_shows() {
 #[test]
 fn long_directories_are_whole_and_data_below_is_no_zeros() {
     let test = "long_directories_are_whole_and_data_below_is_no_zeros";
-    let Some(place) = Place::new(test) else {
+    let Some(place) = TestDir::new(test) else {
         return;
     };
     for (layer, numbers) in [("l0", 2000..5000), ("l1", 0..4000)] {
@@ -260,7 +260,7 @@ fn long_directories_are_whole_and_data_below_is_no_zeros() {
 
 #[test]
 fn layers_hide_what_is_below() {
-    let Some(place) = Place::new("layers_hide_what_is_below") else {
+    let Some(place) = TestDir::new("layers_hide_what_is_below") else {
         return;
     };
     let write = |path: &str, text: &str| {
@@ -346,7 +346,7 @@ fn layers_hide_what_is_below() {
 
 #[test]
 fn whiteouts_of_containers_count_if_asked_for() {
-    let Some(place) = Place::new("whiteouts_of_containers_count_if_asked_for") else {
+    let Some(place) = TestDir::new("whiteouts_of_containers_count_if_asked_for") else {
         return;
     };
     for (path, text) in [
@@ -384,7 +384,7 @@ fn whiteouts_of_containers_count_if_asked_for() {
 
 #[test]
 fn a_layer_has_only_what_differs() {
-    let Some(place) = Place::new("a_layer_has_only_what_differs") else {
+    let Some(place) = TestDir::new("a_layer_has_only_what_differs") else {
         return;
     };
     let path = |name: &str| place.path("l0").join(name);
@@ -528,7 +528,7 @@ fn a_layer_has_only_what_differs() {
 
 #[test]
 fn unions_that_cannot_be() {
-    let Some(place) = Place::new("unions_that_cannot_be") else {
+    let Some(place) = TestDir::new("unions_that_cannot_be") else {
         return;
     };
     fs::create_dir_all(place.path("l0/a")).unwrap();

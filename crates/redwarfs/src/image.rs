@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redwarfs_format::metadata::{FileType, Stat};
-use redwarfs_io::place::{Place, shown_name};
+use redwarfs_io::place::{FileLocation, shown_name};
 use redwarfs_io::{FileSource, Source};
 use redwarfs_reader::OpenOptions;
 
@@ -42,17 +42,17 @@ pub struct Image(redwarfs_reader::Image);
 fn source_of(path: &Path, options: &OpenOptions) -> std::io::Result<Arc<dyn Source>> {
     #[cfg(not(feature = "remote"))]
     let _ = options;
-    match Place::of(path)? {
-        Place::File(path) => Ok(Arc::new(FileSource::open(path)?)),
+    match FileLocation::of(path)? {
+        FileLocation::File(path) => Ok(Arc::new(FileSource::open(path)?)),
         #[cfg(feature = "remote")]
-        Place::Remote(url) => {
+        FileLocation::Remote(url) => {
             use redwarfs_remote::{Limits, RemoteSource};
             let cache = options.disk_cache.as_ref();
             let source = RemoteSource::open_cached(url, Limits::default(), cache)?;
             Ok(Arc::new(source))
         }
         #[cfg(not(feature = "remote"))]
-        Place::Remote(_) => Err(std::io::Error::new(
+        FileLocation::Remote(_) => Err(std::io::Error::new(
             std::io::ErrorKind::Unsupported,
             "unsupported: this program was built without the feature 'remote'",
         )),

@@ -282,7 +282,7 @@ pub fn serve(input: &mut dyn Read, output: &mut dyn Write) -> io::Result<()> {
     }
     // The library holds one end of the output, and the answers go between what it writes.
     let output = std::cell::RefCell::new(output);
-    let mut archive = Shared(&output);
+    let mut archive = SharedOutput(&output);
     let mut to_parent = Output(&mut archive);
     let opened = decode_plan(&body)
         .ok_or_else(|| Fatal::Library("no such archive".to_owned()))
@@ -309,9 +309,9 @@ pub fn serve(input: &mut dyn Read, output: &mut dyn Write) -> io::Result<()> {
 }
 
 /// One of several users of an output.
-struct Shared<'a, 'b>(&'a std::cell::RefCell<&'b mut dyn Write>);
+struct SharedOutput<'a, 'b>(&'a std::cell::RefCell<&'b mut dyn Write>);
 
-impl Write for Shared<'_, '_> {
+impl Write for SharedOutput<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.borrow_mut().write(bytes)
     }

@@ -19,7 +19,7 @@ const PIECES_PER_SEARCHED_JOB: usize = 64 << 10;
 
 /// One extent of one content, sorted by its block.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Piece {
+pub(super) struct PlannedExtent {
     pub(super) content: u32,
     /// Number of the extent in the content.
     pub(super) extent: u32,
@@ -29,7 +29,7 @@ pub(super) struct Piece {
 
 /// The source of a piece.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct ExtentSource {
     pub(super) block: BlockNo,
     /// Its end, in bytes from the start of the block.
     pub(super) end: u64,
@@ -38,7 +38,7 @@ pub(super) struct Place {
 /// The pieces of some consecutive blocks.
 #[derive(Debug)]
 pub(super) struct Window {
-    pub(super) pieces: Vec<Piece>,
+    pub(super) pieces: Vec<PlannedExtent>,
 }
 
 /// The needed part of one block.
@@ -54,11 +54,11 @@ pub(super) struct Need {
 #[derive(Debug)]
 pub(super) enum Pieces {
     Planned(Arc<Window>, Range<usize>),
-    Searched(Vec<Piece>),
+    Searched(Vec<PlannedExtent>),
 }
 
 impl Pieces {
-    pub(super) fn as_slice(&self) -> &[Piece] {
+    pub(super) fn as_slice(&self) -> &[PlannedExtent] {
         match self {
             Self::Planned(window, range) => window.pieces.get(range.clone()).unwrap_or_default(),
             Self::Searched(pieces) => pieces,
@@ -115,7 +115,7 @@ impl Run<'_> {
     pub(super) fn each_piece(
         &self,
         content: u32,
-        mut visit: impl FnMut(Place, Piece) -> redwarfs_format::Result<()>,
+        mut visit: impl FnMut(ExtentSource, PlannedExtent) -> redwarfs_format::Result<()>,
     ) -> redwarfs_format::Result<()> {
         let Some(ino) = self.tree.inode_of(content) else {
             return Ok(());
@@ -132,11 +132,11 @@ impl Run<'_> {
                         redwarfs_format::Error::corrupt("more than 2^32 extents in a file")
                     })?;
                     visit(
-                        Place {
+                        ExtentSource {
                             block,
                             end: u64::from(start) + u64::from(size),
                         },
-                        Piece {
+                        PlannedExtent {
                             content,
                             extent,
                             offset,
@@ -161,7 +161,7 @@ impl Run<'_> {
             cursors.push(sum);
             sum = sum.saturating_add(usize::try_from(need.pieces).unwrap_or(usize::MAX));
         }
-        let mut pieces = vec![Piece::default(); sum];
+        let mut pieces = vec![PlannedExtent::default(); sum];
         for content in 0..self.tree.content_count() {
             if self.remaining_of(content).load(Ordering::Relaxed) == 0 {
                 continue;
@@ -182,7 +182,7 @@ impl Run<'_> {
         // Within a block, pieces are sorted by directory, so that few directories are in use at a time.
         // Each writer gets a run of pieces, so writers do not wait for each other in the same
         // directory.
-        let dir = |piece: &Piece| {
+        let dir = |piece: &PlannedExtent| {
             let first = self.tree.files_of(piece.content).start;
             self.tree.file(first).map(|file| file.dir)
         };
@@ -205,7 +205,7 @@ impl Run<'_> {
         out: &Sender<WriteJob>,
     ) -> Result<()> {
         let mut batch = Vec::new();
-        let send = |batch: &mut Vec<Piece>| {
+        let send = |batch: &mut Vec<PlannedExtent>| {
             let pieces = Pieces::Searched(std::mem::take(batch));
             // Fails only when there is no writer, for a reason that is reported.
             let _ = out.send(WriteJob {

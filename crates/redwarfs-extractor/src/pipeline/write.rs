@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use crossbeam_channel::Receiver;
 use redwarfs_format::metadata::{Extent, Stat};
 
-use super::plan::Piece;
+use super::plan::PlannedExtent;
 use super::{Decoded, Run, WriteJob};
 use crate::error::{Error, Result, target};
 use crate::files::DirCache;
@@ -37,7 +37,7 @@ impl Run<'_> {
     pub(super) fn write_group(
         &self,
         block: &std::result::Result<Decoded, String>,
-        group: &[Piece],
+        group: &[PlannedExtent],
         last: &mut DirCache,
     ) -> Result<()> {
         let Some(content) = group.first().map(|p| p.content) else {
@@ -76,7 +76,7 @@ impl Run<'_> {
     pub(super) fn gather<'b>(
         &self,
         content: u32,
-        group: &[Piece],
+        group: &[PlannedExtent],
         bytes: &'b [u8],
     ) -> redwarfs_format::Result<Vec<Piecewise<'b>>> {
         let mut runs: Vec<Piecewise<'_>> = Vec::new();

@@ -75,10 +75,10 @@ impl DigestAlgorithm {
 
 /// Computes the digest of a section whose payload arrives in pieces.
 #[derive(Clone)]
-pub struct SectionDigester(State);
+pub struct SectionDigester(RunningHash);
 
 #[derive(Clone)]
-enum State {
+enum RunningHash {
     Sha(Sha512_256),
     Blake3(Box<blake3::Hasher>),
 }
@@ -86,8 +86,8 @@ enum State {
 impl fmt::Debug for SectionDigester {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.0 {
-            State::Sha(_) => "Sha512_256",
-            State::Blake3(_) => "Blake3",
+            RunningHash::Sha(_) => "Sha512_256",
+            RunningHash::Blake3(_) => "Blake3",
         };
         f.debug_tuple("SectionDigester").field(&name).finish()
     }
@@ -98,8 +98,8 @@ impl SectionDigester {
     #[must_use]
     pub fn new(algorithm: DigestAlgorithm, header: &SectionHeader) -> Self {
         let mut this = Self(match algorithm {
-            DigestAlgorithm::Sha512_256 => State::Sha(Sha512_256::new()),
-            DigestAlgorithm::Blake3 => State::Blake3(Box::default()),
+            DigestAlgorithm::Sha512_256 => RunningHash::Sha(Sha512_256::new()),
+            DigestAlgorithm::Blake3 => RunningHash::Blake3(Box::default()),
         });
         if algorithm == DigestAlgorithm::Sha512_256 {
             this.update(&header.xxh.to_le_bytes());
@@ -111,8 +111,8 @@ impl SectionDigester {
     /// Takes the next bytes of the payload.
     pub fn update(&mut self, bytes: &[u8]) {
         match &mut self.0 {
-            State::Sha(hasher) => hasher.update(bytes),
-            State::Blake3(hasher) => {
+            RunningHash::Sha(hasher) => hasher.update(bytes),
+            RunningHash::Blake3(hasher) => {
                 hasher.update(bytes);
             }
         }
@@ -122,8 +122,8 @@ impl SectionDigester {
     #[must_use]
     pub fn finish(self) -> Digest {
         match self.0 {
-            State::Sha(hasher) => hasher.finalize().into(),
-            State::Blake3(hasher) => *hasher.finalize().as_bytes(),
+            RunningHash::Sha(hasher) => hasher.finalize().into(),
+            RunningHash::Blake3(hasher) => *hasher.finalize().as_bytes(),
         }
     }
 }

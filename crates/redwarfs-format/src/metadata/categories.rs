@@ -2,7 +2,7 @@
 
 use super::open::SizeMap;
 use super::strings::Strings;
-use super::table::Place;
+use super::table::NodePosition;
 use super::view::{MetadataView, bad};
 use crate::error::Result;
 use crate::ids::{BlockNo, CategoryId};
@@ -13,7 +13,9 @@ impl MetadataView {
     /// # Errors
     /// `Corrupt` if the table lies outside of the data.
     pub fn category_names(&self) -> Result<Option<Vec<Vec<u8>>>> {
-        Place::root(self.data(), &self.root).member(28)?.read()
+        NodePosition::root(self.data(), &self.root)
+            .member(28)?
+            .read()
     }
 
     /// Category of a block, if categories are recorded.
@@ -35,7 +37,7 @@ impl MetadataView {
     /// # Errors
     /// `Corrupt` if the tables are inconsistent.
     pub fn block_metadata(&self, block: BlockNo) -> Result<Option<Vec<u8>>> {
-        let root = Place::root(self.data(), &self.root);
+        let root = NodePosition::root(self.data(), &self.root);
         let Some(map) = root.member(32)?.value()? else {
             return Ok(None);
         };

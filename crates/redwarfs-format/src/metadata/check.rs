@@ -5,7 +5,7 @@
 
 use super::extents::LARGE_HOLE;
 use super::open::SPARSE_FILES;
-use super::table::{Column, Numbers, Place};
+use super::table::{Column, NodePosition, Numbers};
 use super::types::{Extent, FileType};
 use super::view::{MetadataView, bad};
 use crate::error::Result;
@@ -35,7 +35,7 @@ pub(super) fn check(view: &MetadataView, blocks: u32, block_sizes: Option<&[u64]
     let check = Check {
         view,
         data: view.data(),
-        root: Place::root(view.data(), &view.root),
+        root: NodePosition::root(view.data(), &view.root),
     };
     check.sizes()?;
     check.options()?;
@@ -55,7 +55,7 @@ pub(super) fn check(view: &MetadataView, blocks: u32, block_sizes: Option<&[u64]
 struct Check<'a> {
     view: &'a MetadataView,
     data: BitSource<'a>,
-    root: Place<'a>,
+    root: NodePosition<'a>,
 }
 
 impl Check<'_> {

@@ -110,7 +110,7 @@ frozen_struct! {
 }
 
 frozen_struct! {
-    /// Place of a directory in the entry table.
+    /// NodePosition of a directory in the entry table.
     #[derive(Copy)]
     pub struct Directory as "directory" {
         /// Entry of the parent directory (format 2.2: its inode number).

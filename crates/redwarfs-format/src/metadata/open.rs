@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use super::directories::Directories;
 use super::model::{FsOptions, Metadata};
 use super::strings::Strings;
-use super::table::{Column, Numbers, Place};
+use super::table::{Column, NodePosition, Numbers};
 use super::types::FileType;
 use super::view::bad;
 use super::xattrs::{FlagColumns, XattrColumns};
@@ -30,7 +30,7 @@ pub(super) struct SizeMap {
 }
 
 impl SizeMap {
-    pub(super) fn resolve(place: Place<'_>) -> Result<Self> {
+    pub(super) fn resolve(place: NodePosition<'_>) -> Result<Self> {
         let list = place.list()?;
         Ok(Self {
             keys: list.column(1)?,
@@ -125,11 +125,11 @@ pub(super) fn partition(end: u32, mut before: impl FnMut(u32) -> Result<bool>) -
 }
 
 /// The elements of an optional list of integers.
-fn optional_values(place: Place<'_>) -> Result<Option<Column>> {
+fn optional_values(place: NodePosition<'_>) -> Result<Option<Column>> {
     place.value()?.map(|p| p.list()?.values()).transpose()
 }
 
-fn features(place: Place<'_>, data: BitSource<'_>) -> Result<BTreeSet<Vec<u8>>> {
+fn features(place: NodePosition<'_>, data: BitSource<'_>) -> Result<BTreeSet<Vec<u8>>> {
     if let Some(set) = place.value()? {
         let list = set.list()?;
         let too_many = || Error::Limit("too many features".into());
@@ -189,7 +189,7 @@ impl Tables {
     ) -> Result<(Node, Self)> {
         let schema = Schema::parse(schema)?;
         let node = Shaper::new(&schema).root::<Metadata>()?;
-        let root = Place::root(data, &node);
+        let root = NodePosition::root(data, &node);
 
         let features = features(root.member(27)?, data)?;
         let options = root

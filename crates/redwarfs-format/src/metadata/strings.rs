@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::table::{Column, List, Numbers, Place};
+use super::table::{Column, List, NodePosition, Numbers};
 use crate::error::{Error, Result};
 use crate::frozen::BitSource;
 use crate::fsst::SymbolTable;
@@ -37,8 +37,8 @@ pub(super) enum Strings {
 impl Strings {
     /// Resolves the compact table if set, else the plain one.
     pub(super) fn resolve(
-        plain: Place<'_>,
-        compact: Place<'_>,
+        plain: NodePosition<'_>,
+        compact: NodePosition<'_>,
         data: BitSource<'_>,
         limit: u32,
     ) -> Result<Self> {
@@ -81,7 +81,7 @@ impl Strings {
     }
 
     /// A list of strings.
-    pub(super) fn plain(place: Place<'_>) -> Result<Self> {
+    pub(super) fn plain(place: NodePosition<'_>) -> Result<Self> {
         let list = place.list()?;
         Ok(Self::Plain {
             distance: list.column(1)?,

@@ -11,7 +11,7 @@ use super::model::{
 use super::open::SizeMap;
 use super::pack::Packing;
 use super::strings::Strings;
-use super::table::{Column, Place};
+use super::table::{Column, NodePosition};
 use super::view::{MetadataView, bad};
 use super::xattrs::{TABLE_VERSION, place_sets};
 use crate::error::{Error, Result};
@@ -82,7 +82,7 @@ impl MetadataView {
 
     /// Categories of all blocks.
     fn categories_of(&self, blocks: u32, new: &mut Metadata, budget: &mut Budget) -> Result<()> {
-        let root = Place::root(self.data(), &self.root);
+        let root = NodePosition::root(self.data(), &self.root);
         if let Some(names) = root.member(28)?.value()? {
             let names = Strings::plain(names)?;
             budget.elements::<Vec<u8>>(names.len())?;

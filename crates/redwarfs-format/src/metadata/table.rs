@@ -170,13 +170,13 @@ impl Default for Numbers {
 
 /// An object of the type tree at a known position.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct NodePosition<'a> {
     source: BitSource<'a>,
     node: &'a Node,
     pos: Pos,
 }
 
-impl<'a> Place<'a> {
+impl<'a> NodePosition<'a> {
     pub(super) fn root(source: BitSource<'a>, node: &'a Node) -> Self {
         Self {
             source,
@@ -192,9 +192,9 @@ impl<'a> Place<'a> {
     }
 
     /// The member with this id, which the type must have.
-    pub(super) fn member(&self, id: i16) -> Result<Place<'a>> {
+    pub(super) fn member(&self, id: i16) -> Result<NodePosition<'a>> {
         let kid = self.kid(id)?;
-        Ok(Place {
+        Ok(NodePosition {
             source: self.source,
             node: &kid.node,
             pos: self.pos.member(kid),
@@ -202,7 +202,7 @@ impl<'a> Place<'a> {
     }
 
     /// The value of this optional, if set.
-    pub(super) fn value(&self) -> Result<Option<Place<'a>>> {
+    pub(super) fn value(&self) -> Result<Option<NodePosition<'a>>> {
         if self.member(1)?.read::<bool>()? {
             self.member(2).map(Some)
         } else {

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use super::open::partition;
 use super::strings::Strings;
-use super::table::{Column, Place};
+use super::table::{Column, NodePosition};
 use super::types::Extent;
 use super::view::{MetadataView, bad};
 use crate::error::{Error, Result};
@@ -97,8 +97,8 @@ pub(super) struct Numbering {
 
 impl Numbering {
     fn resolve(
-        inodes: Place<'_>,
-        numbers: Place<'_>,
+        inodes: NodePosition<'_>,
+        numbers: NodePosition<'_>,
         inode_count: u32,
         wrong: impl Fn(String) -> Error,
     ) -> Result<Self> {
@@ -156,7 +156,7 @@ pub(super) struct XattrColumns {
 
 impl XattrColumns {
     /// Nothing if the tables are of another version.
-    pub(super) fn resolve(tables: Place<'_>, inode_count: u32) -> Result<Option<Box<Self>>> {
+    pub(super) fn resolve(tables: NodePosition<'_>, inode_count: u32) -> Result<Option<Box<Self>>> {
         if tables.member(1)?.read::<u32>()? != TABLE_VERSION {
             return Ok(None);
         }
@@ -311,7 +311,7 @@ pub(super) struct FlagColumns {
 
 impl FlagColumns {
     /// Nothing if the table is of another version.
-    pub(super) fn resolve(table: Place<'_>, inode_count: u32) -> Result<Option<Self>> {
+    pub(super) fn resolve(table: NodePosition<'_>, inode_count: u32) -> Result<Option<Self>> {
         if table.member(1)?.read::<u32>()? != TABLE_VERSION {
             return Ok(None);
         }
@@ -599,7 +599,7 @@ impl MetadataView {
     /// # Errors
     /// Those of loading the metadata.
     pub fn ignored_tables(&self) -> Result<Vec<&'static str>> {
-        let root = Place::root(self.data(), &self.root);
+        let root = NodePosition::root(self.data(), &self.root);
         let mut names = Vec::new();
         for (id, name, used) in [
             (20000, "xattrs", self.has_xattrs()),

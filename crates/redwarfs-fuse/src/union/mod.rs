@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::image_state::{ImageState, PlaceOfImage};
 use crate::images::NamedImage;
-use crate::mount_state::{MountState, Shared};
+use crate::mount_state::{MountState, MountTotals};
 use crate::numbers::Numbering;
 use crate::ops;
 use crate::ops::answer::Outcome;
@@ -148,7 +148,7 @@ impl Union {
         images: Vec<NamedImage>,
         whiteouts: Whiteouts,
         options: &MountOptions,
-        shared: &Shared,
+        shared: &MountTotals,
     ) -> Result<Self> {
         let mut layers = Vec::new();
         let mut inodes = 0;

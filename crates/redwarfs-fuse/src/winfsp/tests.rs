@@ -22,7 +22,7 @@ use crate::winfsp::mount::{Mounted, mount_with};
 use crate::winfsp::reparse::tests::parse_symlink;
 use crate::winfsp::security::Sid;
 use crate::winfsp::status::Status;
-use maker::{Maker, Piece};
+use maker::{FilePart, Maker};
 
 /// To read the data of a file, and its attributes.
 const READ: u32 = 0x0012_0089;
@@ -119,9 +119,9 @@ fn a_volume_is_described() {
 #[test]
 fn files_are_opened_and_read() {
     let contents: Vec<u8> = (0..200_000_u32).map(|n| ((n * 7) >> 3) as u8).collect();
-    let pieces: Vec<Piece> = contents
+    let pieces: Vec<FilePart> = contents
         .chunks(60_000)
-        .map(|part| Piece::Data(part.to_vec()))
+        .map(|part| FilePart::Data(part.to_vec()))
         .collect();
     let mut maker = Maker::new();
     maker
@@ -132,9 +132,9 @@ fn files_are_opened_and_read() {
     maker.pieces(
         "sparse",
         &[
-            Piece::Data(vec![1; 10]),
-            Piece::Hole(1 << 20),
-            Piece::Data(vec![2; 10]),
+            FilePart::Data(vec![1; 10]),
+            FilePart::Hole(1 << 20),
+            FilePart::Data(vec![2; 10]),
         ],
     );
     let (mount, requests) = mounted(&maker, &MountOptions::default());

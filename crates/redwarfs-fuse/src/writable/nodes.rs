@@ -29,7 +29,7 @@ impl UpperNo {
 
 /// A name in a directory.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub(super) struct NameInDir {
     pub(super) dir: Arc<Node>,
     pub(super) name: Box<[u8]>,
 }
@@ -48,7 +48,7 @@ pub(super) struct Node {
 #[derive(Debug, Default)]
 struct Inner {
     /// One of its names. None for the root, and for what has been removed.
-    place: Option<Place>,
+    place: Option<NameInDir>,
     /// Whether it is in `upper`.
     upper: bool,
     /// The file itself, if the driver knows no name of it.
@@ -61,7 +61,7 @@ struct Inner {
 #[derive(Debug)]
 pub(super) enum Spot {
     Root,
-    At(Place),
+    At(NameInDir),
     Pin(Arc<OwnedFd>),
     /// It was removed before anybody needed it.
     Gone,
@@ -76,7 +76,7 @@ impl Node {
         self.inner().upper
     }
 
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(super) fn place(&self) -> Option<NameInDir> {
         self.inner().place.clone()
     }
 
@@ -108,7 +108,7 @@ impl Node {
     }
 
     /// Notes a name of it.
-    pub(super) fn put(&self, place: Place, fresh: bool) {
+    pub(super) fn put(&self, place: NameInDir, fresh: bool) {
         let mut inner = self.inner();
         let old = inner.place.replace(place);
         // It holds a directory that the other place does not.
@@ -212,7 +212,7 @@ impl Nodes {
     }
 
     /// The node of something of the lower tree that has this place. The kernel is told of it.
-    pub(super) fn enter_lower(&self, lower: LowerNo, place: Place) -> Arc<Node> {
+    pub(super) fn enter_lower(&self, lower: LowerNo, place: NameInDir) -> Arc<Node> {
         let mut table = self.table();
         table.enter(Self::id_of_lower(lower), Some(lower), None, place)
     }
@@ -223,7 +223,7 @@ impl Nodes {
         &self,
         upper: UpperNo,
         merged: Option<LowerNo>,
-        place: Place,
+        place: NameInDir,
     ) -> Arc<Node> {
         let mut table = self.table();
         let lower = merged.or_else(|| table.origins.get(&upper).copied());
@@ -323,7 +323,7 @@ impl Table {
         id: u64,
         lower: Option<LowerNo>,
         upper: Option<UpperNo>,
-        place: Place,
+        place: NameInDir,
     ) -> Arc<Node> {
         let known = self.known_as(id, lower, upper.is_some());
         known.lookups += 1;
@@ -368,8 +368,8 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn place(dir: &Arc<Node>, name: &str) -> Place {
-        Place {
+    fn place(dir: &Arc<Node>, name: &str) -> NameInDir {
+        NameInDir {
             dir: Arc::clone(dir),
             name: name.as_bytes().into(),
         }

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::layer::{NAMES, UpperEntry, type_of};
 use super::listing::is_directory;
 use super::names::{holds_nothing, lost, pin};
-use super::nodes::{Node, Place};
+use super::nodes::{NameInDir, Node};
 use super::tree::{Found, Tree};
 use crate::ops::answer::{Answer, Outcome};
 use crate::proto::{Body, Header};
@@ -155,7 +155,7 @@ fn move_entry(
         lost(tree, found, target, names.to, replaced_node, pinned);
     }
     if let Some(node) = moved {
-        let place = Place {
+        let place = NameInDir {
             dir: Arc::clone(target),
             name: names.to.into(),
         };

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::copies::{self, Copies};
 use super::layer::{Layer, NAMES, UpperEntry, path_of, type_of};
 use super::lower::{Lower, LowerNo};
-use super::nodes::{Node, Nodes, Place, ROOT, Spot, UpperNo};
+use super::nodes::{NameInDir, Node, Nodes, ROOT, Spot, UpperNo};
 use super::wire::{Valid, attr_of, device_number};
 use crate::mount_state::MountState;
 use crate::proto::Attr;
@@ -292,7 +292,7 @@ impl Tree {
         dir: &Arc<Node>,
         name: &[u8],
     ) -> Result<(Arc<Node>, Attr), Errno> {
-        let place = Place {
+        let place = NameInDir {
             dir: Arc::clone(dir),
             name: name.into(),
         };

@@ -18,7 +18,7 @@ use redwarfs_fuse::{Access, MountOptions, Unmounter};
 use redwarfs_reader::OpenOptions as ImageOptions;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use support::{Gate, Maker, Mount, Piece, can_mount};
+use support::{FilePart, Gate, Maker, Mount, can_mount};
 
 fn errno<T: std::fmt::Debug>(result: std::io::Result<T>) -> Option<i32> {
     result.expect_err("an error").raw_os_error()
@@ -157,9 +157,9 @@ fn attributes() {
     maker.pieces(
         "holes",
         &[
-            Piece::Data(vec![1; 700]),
-            Piece::Hole(200_000),
-            Piece::Data(vec![2; 700]),
+            FilePart::Data(vec![1; 700]),
+            FilePart::Hole(200_000),
+            FilePart::Data(vec![2; 700]),
         ],
     );
     let mut options = MountOptions::default();

@@ -11,7 +11,7 @@ use redwarfs_reader::OpenOptions as ImageOptions;
 use rustix::io::Errno;
 
 use crate::small_tree;
-use crate::support::{BLOCK, Gate, Maker, Mount, Piece, can_mount, wait_until};
+use crate::support::{BLOCK, FilePart, Gate, Maker, Mount, can_mount, wait_until};
 
 #[test]
 fn seeking_holes_and_data() {
@@ -22,10 +22,10 @@ fn seeking_holes_and_data() {
     maker.pieces(
         "holes",
         &[
-            Piece::Data(vec![1; 5000]),
-            Piece::Hole(100_000),
-            Piece::Data(vec![2; 10]),
-            Piece::Hole(70),
+            FilePart::Data(vec![1; 5000]),
+            FilePart::Hole(100_000),
+            FilePart::Data(vec![2; 10]),
+            FilePart::Hole(70),
         ],
     );
     let mount = Mount::new(&maker, &MountOptions::default());
@@ -294,7 +294,10 @@ fn sparse_files_are_opened_by_request() {
         return;
     }
     let mut maker = small_tree();
-    maker.pieces("holes", &[Piece::Hole(8192), Piece::Data(vec![1; 10])]);
+    maker.pieces(
+        "holes",
+        &[FilePart::Hole(8192), FilePart::Data(vec![1; 10])],
+    );
     let opens = |options: &MountOptions| {
         let mount = Mount::new(&maker, options);
         for _ in 0..3 {

@@ -11,7 +11,7 @@ use redwarfs_reader::perfmon::{Component, PerfMonitor};
 use rustix::io::Errno;
 
 use crate::small_tree;
-use crate::support::{Gate, Mount, Piece, can_mount};
+use crate::support::{FilePart, Gate, Mount, can_mount};
 
 fn xattr(path: &Path, name: &str) -> Result<Vec<u8>, Errno> {
     let mut value = vec![0; 65536];
@@ -38,10 +38,10 @@ fn extended_attributes() {
     let mut maker = small_tree();
     maker
         .category(b"a\"b\\c\n\xff\x01")
-        .pieces("nine", &vec![Piece::Data(vec![7; 3]); 9])
+        .pieces("nine", &vec![FilePart::Data(vec![7; 3]); 9])
         .pieces(
             "holes",
-            &[Piece::Data(vec![1; 4096]), Piece::Hole(3_145_728)],
+            &[FilePart::Data(vec![1; 4096]), FilePart::Hole(3_145_728)],
         );
     let all = [
         "user.dwarfs.driver.pid",

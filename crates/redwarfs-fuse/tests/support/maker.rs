@@ -10,7 +10,7 @@ pub const BLOCK: u32 = 1 << 16;
 
 /// A piece of a file.
 #[derive(Clone)]
-pub enum Piece {
+pub enum FilePart {
     Data(Vec<u8>),
     Hole(u32),
 }
@@ -18,7 +18,7 @@ pub enum Piece {
 #[derive(Clone)]
 enum Node {
     Dir,
-    File(Vec<Piece>),
+    File(Vec<FilePart>),
     Link(Vec<u8>),
     /// Another name of a file.
     Same(Vec<u8>),
@@ -58,12 +58,12 @@ impl Maker {
     ) -> &mut Self {
         let pieces = match data.as_ref() {
             b"" => Vec::new(),
-            data => vec![Piece::Data(data.to_vec())],
+            data => vec![FilePart::Data(data.to_vec())],
         };
         self.add(path.as_ref(), Node::File(pieces), mode)
     }
 
-    pub fn pieces(&mut self, path: impl AsRef<[u8]>, pieces: &[Piece]) -> &mut Self {
+    pub fn pieces(&mut self, path: impl AsRef<[u8]>, pieces: &[FilePart]) -> &mut Self {
         self.add(path.as_ref(), Node::File(pieces.to_vec()), 0o644)
     }
 
@@ -143,7 +143,7 @@ impl Maker {
                         made.chunk_table.push(made.chunks.len() as u32);
                         for piece in pieces {
                             match piece {
-                                Piece::Hole(size) => {
+                                FilePart::Hole(size) => {
                                     sparse = true;
                                     made.chunks.push(Chunk {
                                         block: hole_block,
@@ -152,7 +152,7 @@ impl Maker {
                                     });
                                     made.total_fs_size += u64::from(*size);
                                 }
-                                Piece::Data(data) => {
+                                FilePart::Data(data) => {
                                     assert!(data.len() <= BLOCK as usize);
                                     if current.len() + data.len() > BLOCK as usize {
                                         blocks.push(std::mem::take(&mut current));

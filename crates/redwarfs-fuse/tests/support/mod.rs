@@ -16,7 +16,7 @@ use redwarfs_reader::{Image, OpenOptions};
 use tempfile::TempDir;
 
 #[allow(unused_imports)]
-pub use maker::{BLOCK, Maker, Piece};
+pub use maker::{BLOCK, FilePart, Maker};
 #[allow(unused_imports)]
 pub use redwarfs_testkit::can_mount;
 

@@ -28,7 +28,7 @@ use crate::source::FileSource;
 pub struct AtomicFile {
     file: File,
     path: PathBuf,
-    state: State,
+    state: OutputState,
 }
 
 /// The files that a new file is made from. On Windows, the directory of the new file decides who may read it.
@@ -62,7 +62,7 @@ impl Origin {
     }
 }
 
-enum State {
+enum OutputState {
     /// Written directly.
     Stream,
     /// A hidden name, removed on drop, and the name that the file gets.
@@ -104,7 +104,7 @@ impl AtomicFile {
             return Ok(Self {
                 file: OpenOptions::new().write(true).open(path)?,
                 path: path.to_owned(),
-                state: State::Stream,
+                state: OutputState::Stream,
             });
         }
         let target = match std::fs::symlink_metadata(path) {
@@ -125,7 +125,7 @@ impl AtomicFile {
         Ok(Self {
             file,
             path: path.to_owned(),
-            state: State::Hidden {
+            state: OutputState::Hidden {
                 temp,
                 target,
                 overwrite,
@@ -135,7 +135,7 @@ impl AtomicFile {
 
     /// Information about this output for the user.
     pub fn notice(&self) -> Option<Notice> {
-        matches!(self.state, State::Stream).then_some(Notice::Stream("a device or a pipe"))
+        matches!(self.state, OutputState::Stream).then_some(Notice::Stream("a device or a pipe"))
     }
 
     /// The data written so far, for reading; none if it was written directly.
@@ -145,8 +145,10 @@ impl AtomicFile {
     pub fn written(&self) -> io::Result<Option<FileSource>> {
         match &self.state {
             // Opened once more: a clone would have the position of the writer, which reading changes.
-            State::Hidden { temp, .. } => FileSource::of(File::open(temp)?, &self.path).map(Some),
-            State::Stream | State::Done => Ok(None),
+            OutputState::Hidden { temp, .. } => {
+                FileSource::of(File::open(temp)?, &self.path).map(Some)
+            }
+            OutputState::Stream | OutputState::Done => Ok(None),
         }
     }
 
@@ -157,11 +159,11 @@ impl AtomicFile {
     /// The error of the system.
     pub fn unfinished(&self) -> io::Result<Option<LockedFile>> {
         match &self.state {
-            State::Hidden { temp, .. } => {
+            OutputState::Hidden { temp, .. } => {
                 let file = OpenOptions::new().read(true).write(true).open(temp)?;
                 Ok(Some(LockedFile::of(file, &self.path)))
             }
-            State::Stream | State::Done => Ok(None),
+            OutputState::Stream | OutputState::Done => Ok(None),
         }
     }
 
@@ -190,7 +192,7 @@ impl AtomicFile {
     }
 
     fn commit_inner(&mut self) -> io::Result<()> {
-        let State::Hidden {
+        let OutputState::Hidden {
             temp,
             target,
             overwrite,
@@ -203,7 +205,7 @@ impl AtomicFile {
             Overwrite::Yes => std::fs::rename(temp, target).map_err(in_use)?,
             Overwrite::No => rename_to_free_name(temp, target)?,
         }
-        self.state = State::Done;
+        self.state = OutputState::Done;
         Ok(())
     }
 }
@@ -227,7 +229,7 @@ impl Write for AtomicFile {
 
 impl Drop for AtomicFile {
     fn drop(&mut self) {
-        if let State::Hidden { temp, .. } = &self.state {
+        if let OutputState::Hidden { temp, .. } = &self.state {
             // No caller could see an error. The name shows that the file is incomplete.
             let _ = std::fs::remove_file(temp);
         }

@@ -23,7 +23,7 @@ const HOLE: u32 = u32::MAX;
 
 /// A piece of a content: bytes of a block, by the numbering of all parts, or a hole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Piece {
+pub(crate) struct ContentChunk {
     pub(crate) block: u32,
     /// Of a hole, the lower half of its size.
     pub(crate) offset: u32,
@@ -31,7 +31,7 @@ pub(crate) struct Piece {
     pub(crate) size: u32,
 }
 
-impl Piece {
+impl ContentChunk {
     pub(crate) fn is_hole(&self) -> bool {
         self.block == HOLE
     }
@@ -180,16 +180,16 @@ impl BlockTable {
         &self,
         part: u32,
         extents: impl IntoIterator<Item = Result<Extent, FormatError>>,
-    ) -> Result<Box<[Piece]>> {
+    ) -> Result<Box<[ContentChunk]>> {
         let bounds = self.starts.get(part as usize..).unwrap_or_default();
         let &[start, end, ..] = bounds else {
             return Ok(Box::default());
         };
-        let mut pieces: Vec<Piece> = Vec::new();
+        let mut pieces: Vec<ContentChunk> = Vec::new();
         let mut hole = 0u64;
-        let put_hole = |pieces: &mut Vec<Piece>, hole: &mut u64| {
+        let put_hole = |pieces: &mut Vec<ContentChunk>, hole: &mut u64| {
             if *hole > 0 {
-                pieces.push(Piece {
+                pieces.push(ContentChunk {
                     block: HOLE,
                     offset: *hole as u32,
                     size: (*hole >> 32) as u32,
@@ -212,7 +212,7 @@ impl BlockTable {
                     let missing = || FormatError::corrupt(format!("block {block} does not exist"));
                     let number = number.ok_or_else(missing)?;
                     let block = self.same.get(number as usize).copied().unwrap_or(number);
-                    let piece = Piece {
+                    let piece = ContentChunk {
                         block,
                         offset,
                         size,
@@ -273,7 +273,7 @@ pub(crate) struct Stream {
 
 /// Where a block is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum BlockTarget {
     /// Nothing uses it.
     Nowhere,
     /// It is copied, as the block with this number.
@@ -285,7 +285,7 @@ enum Place {
 /// The blocks of the new image.
 #[derive(Debug)]
 pub(crate) struct Layout {
-    places: Vec<Place>,
+    places: Vec<BlockTarget>,
     /// Blocks that are copied, in order.
     pub(crate) copied: Vec<u32>,
     /// Follow the copied blocks.
@@ -329,7 +329,7 @@ impl Layout {
         stop: &AtomicBool,
     ) -> Result<Self> {
         let mut this = Self {
-            places: vec![Place::Nowhere; blocks.len()],
+            places: vec![BlockTarget::Nowhere; blocks.len()],
             copied: Vec::new(),
             streams: Vec::new(),
             count: 0,
@@ -368,10 +368,10 @@ impl Layout {
                     ranges,
                     position,
                 });
-                Place::Stream(number, stream.blocks.len() as u32 - 1)
+                BlockTarget::Stream(number, stream.blocks.len() as u32 - 1)
             } else {
                 this.copied.push(block);
-                Place::Block(this.copied.len() as u32 - 1)
+                BlockTarget::Block(this.copied.len() as u32 - 1)
             };
             if let Some(slot) = this.places.get_mut(block as usize) {
                 *slot = place;
@@ -390,7 +390,7 @@ impl Layout {
     }
 
     /// The extents of the new image that hold these pieces.
-    pub(crate) fn extents(&self, pieces: &[Piece]) -> Result<Vec<Extent>> {
+    pub(crate) fn extents(&self, pieces: &[ContentChunk]) -> Result<Vec<Extent>> {
         let missing = || FormatError::corrupt("a piece of a file that is in no block");
         let mut extents: Vec<Extent> = Vec::with_capacity(pieces.len());
         for piece in pieces {
@@ -399,13 +399,13 @@ impl Layout {
                 continue;
             }
             match self.places.get(piece.block as usize).copied() {
-                None | Some(Place::Nowhere) => return Err(missing().into()),
-                Some(Place::Block(number)) => extents.push(Extent::Data {
+                None | Some(BlockTarget::Nowhere) => return Err(missing().into()),
+                Some(BlockTarget::Block(number)) => extents.push(Extent::Data {
                     block: BlockNo(number),
                     offset: piece.offset,
                     size: piece.size,
                 }),
-                Some(Place::Stream(stream, at)) => {
+                Some(BlockTarget::Stream(stream, at)) => {
                     let stream = self.streams.get(stream as usize).ok_or_else(missing)?;
                     let moved = stream.blocks.get(at as usize).ok_or_else(missing)?;
                     let mut position = moved.position_of(piece).ok_or_else(missing)?;
@@ -477,7 +477,7 @@ impl Layout {
 
 impl Moved {
     /// Position of a piece in the stream.
-    fn position_of(&self, piece: &Piece) -> Option<u64> {
+    fn position_of(&self, piece: &ContentChunk) -> Option<u64> {
         let mut position = self.position;
         for &(start, end) in &self.ranges {
             if (start..end).contains(&piece.offset) {

@@ -8,7 +8,7 @@ use redwarfs_format::{EntryIndex, Error as FormatError};
 use redwarfs_writer::ValueDigest;
 use sha2::{Digest as _, Sha256};
 
-use super::blocks::{BlockTable, Piece};
+use super::blocks::{BlockTable, ContentChunk};
 use super::options::Part;
 use super::tree::{Origin, Tree};
 use crate::error::{Error, Result};
@@ -25,9 +25,9 @@ pub(crate) struct Contents {
     /// Content by part and by number in that part.
     of: Vec<Vec<u32>>,
     /// Pieces of each distinct content.
-    pub(crate) pieces: Vec<Box<[Piece]>>,
+    pub(crate) pieces: Vec<Box<[ContentChunk]>>,
     /// Values of extended attributes that lie in blocks.
-    pub(crate) values: Vec<(ValueDigest, Box<[Piece]>)>,
+    pub(crate) values: Vec<(ValueDigest, Box<[ContentChunk]>)>,
 }
 
 /// What a content is, besides its data.
@@ -48,9 +48,9 @@ impl Contents {
                 .collect(),
             ..Self::default()
         };
-        let mut known: HashMap<Box<[Piece]>, u32> = HashMap::new();
-        let mut values: BTreeMap<ValueDigest, Box<[Piece]>> = BTreeMap::new();
-        let mut read: HashSet<Box<[Piece]>> = HashSet::new();
+        let mut known: HashMap<Box<[ContentChunk]>, u32> = HashMap::new();
+        let mut values: BTreeMap<ValueDigest, Box<[ContentChunk]>> = BTreeMap::new();
+        let mut read: HashSet<Box<[ContentChunk]>> = HashSet::new();
         let mut add = |node: u32, number: u32, entry: EntryIndex| -> Result<()> {
             let Some(part) = parts.get(number as usize) else {
                 return Ok(());
@@ -204,7 +204,7 @@ impl Contents {
             }
         }
         let mut hopeful = vec![true; blocks.len()];
-        let mut keep = |pieces: &[Piece]| {
+        let mut keep = |pieces: &[ContentChunk]| {
             for piece in pieces.iter().filter(|piece| !piece.is_hole()) {
                 if let Some(hopeful) = hopeful.get_mut(piece.block as usize) {
                     *hopeful = false;
@@ -250,7 +250,7 @@ impl Contents {
 }
 
 /// Size of the data, and the holes in it: position and size.
-fn shape(pieces: &[Piece]) -> Shape {
+fn shape(pieces: &[ContentChunk]) -> Shape {
     let (mut data, mut at, mut holes) = (0u64, 0u64, Vec::new());
     for piece in pieces {
         if piece.is_hole() {
@@ -275,7 +275,7 @@ impl Decoded {
         &mut self,
         parts: &[Part<'_>],
         blocks: &BlockTable,
-        piece: Piece,
+        piece: ContentChunk,
         take: &mut dyn FnMut(&[u8]),
     ) -> Result<()> {
         let at = self
@@ -304,7 +304,7 @@ impl Decoded {
 }
 
 /// The bytes of a piece in its block.
-pub(crate) fn slice(block: &[u8], piece: Piece) -> Result<&[u8]> {
+pub(crate) fn slice(block: &[u8], piece: ContentChunk) -> Result<&[u8]> {
     let start = piece.offset as usize;
     let range = start..start.saturating_add(piece.size as usize);
     let outside = || FormatError::corrupt("a piece of a file reaches beyond its block");

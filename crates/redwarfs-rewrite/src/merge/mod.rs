@@ -544,7 +544,7 @@ impl Sections<'_> {
             let data = queue.decode(number)?.wait();
             let data = data.map_err(|error| error.of_part(part))?;
             for &(start, end) in &moved.ranges {
-                let piece = blocks::Piece {
+                let piece = blocks::ContentChunk {
                     block: moved.block,
                     offset: start,
                     size: end - start,

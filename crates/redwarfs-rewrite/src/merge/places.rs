@@ -14,7 +14,7 @@ use super::options::Part;
 use crate::error::Result;
 
 /// A piece of a content: where a block begins in the file, and what of it; or a hole.
-type Piece = (u64, u64);
+type StoredRange = (u64, u64);
 
 /// A file of each content in the first part that has it, by part and content.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl Places {
     /// content, while this is made, and 32 bytes for each content of each part.
     pub(super) fn of(parts: &[Part<'_>]) -> Result<Self> {
         let mut places = HashMap::new();
-        let mut first: HashMap<Vec<Piece>, (u32, InodeNo)> = HashMap::new();
+        let mut first: HashMap<Vec<StoredRange>, (u32, InodeNo)> = HashMap::new();
         let same_file = |image: &Image| {
             let own = parts.first().map(|part| part.image);
             own.is_some_and(|own| {
@@ -58,7 +58,7 @@ impl Places {
     }
 }
 
-fn pieces(image: &Image, inode: InodeNo) -> Result<Vec<Piece>> {
+fn pieces(image: &Image, inode: InodeNo) -> Result<Vec<StoredRange>> {
     let mut pieces = Vec::new();
     for extent in image.metadata().extents(inode)? {
         pieces.push(match extent? {

@@ -8,7 +8,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use redwarfs_io::place::{Place, is_remote};
+use redwarfs_io::place::{FileLocation, is_remote};
 use redwarfs_io::{DiskCache, FileSource, MapSource, Source};
 use redwarfs_reader::CpuSet;
 
@@ -112,13 +112,13 @@ impl IoLayer {
     }
 
     fn open_one(self, path: &Path, cache: Option<&DiskCache>) -> io::Result<Arc<dyn Source>> {
-        match Place::of(path)? {
-            Place::Remote(url) => super::remote::open(url, cache),
-            Place::File(path) if self.map => {
+        match FileLocation::of(path)? {
+            FileLocation::Remote(url) => super::remote::open(url, cache),
+            FileLocation::File(path) if self.map => {
                 super::os::explain_bus_errors();
                 Ok(Arc::new(MapSource::open(path, self.max_eager_map_size)?))
             }
-            Place::File(path) => Ok(Arc::new(FileSource::open(path)?)),
+            FileLocation::File(path) => Ok(Arc::new(FileSource::open(path)?)),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use redwarfs_io::place::Place;
+use redwarfs_io::place::FileLocation;
 use redwarfs_io::{AtomicFile, LockedFile, Notice, Origin, Overwrite};
 
 use super::error::{cause_at, display_path, io_cause};
@@ -49,7 +49,7 @@ pub fn create_derived(
     let mut origin: Option<Origin> = None;
     for file in from {
         // Who may read an image on a server is not known here.
-        let Place::File(file) = Place::of(file)? else {
+        let FileLocation::File(file) = FileLocation::of(file)? else {
             continue;
         };
         let found = Origin::of(file)?;

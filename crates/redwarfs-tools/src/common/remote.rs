@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use redwarfs_io::place::{Place, is_remote};
+use redwarfs_io::place::{FileLocation, is_remote};
 use redwarfs_io::{DiskCache, Source};
 
 use super::error::{Result, ToolError, io_cause};
@@ -78,9 +78,9 @@ pub fn refuse(what: &str, image: &Path) -> Result<()> {
 /// The image is on a server; the URL has no path.
 pub fn local<'a>(what: &str, image: &'a Path) -> Result<Cow<'a, Path>> {
     refuse(what, image)?;
-    match Place::of(image) {
-        Ok(Place::File(path)) => Ok(path),
-        Ok(Place::Remote(_)) => Ok(image.into()),
+    match FileLocation::of(image) {
+        Ok(FileLocation::File(path)) => Ok(path),
+        Ok(FileLocation::Remote(_)) => Ok(image.into()),
         Err(e) => Err(ToolError::new(what).cause(io_cause(&e))),
     }
 }

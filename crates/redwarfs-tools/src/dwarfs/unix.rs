@@ -8,7 +8,7 @@ use redwarfs_fuse::{
     Access, Error as FuseError, ImageSet, mount_guarded, mount_images, serve_device,
     serve_device_images,
 };
-use redwarfs_io::place::{Place, shown_name};
+use redwarfs_io::place::{FileLocation, shown_name};
 use redwarfs_reader::Image;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -266,8 +266,8 @@ fn mount_and_serve(
     }
     if !settings.named && arguments.several.is_none() {
         // The image was opened a moment ago: the path of a file resolves unless it was just removed.
-        let resolved = match Place::of(&arguments.image) {
-            Ok(Place::File(path)) => path.canonicalize().ok(),
+        let resolved = match FileLocation::of(&arguments.image) {
+            Ok(FileLocation::File(path)) => path.canonicalize().ok(),
             _ => None,
         };
         mount_options.source = resolved

@@ -31,7 +31,7 @@ const WHAT: &str = "cannot use the state";
 
 /// What is known from earlier runs of the pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct State {
+struct ScrubState {
     /// Identity and size of the image.
     image: String,
     /// The next section.
@@ -44,7 +44,7 @@ struct State {
     finished: i64,
 }
 
-impl State {
+impl ScrubState {
     fn parse(text: &str) -> Option<Self> {
         let value: Value = serde_json::from_str(text).ok()?;
         let damaged = value.get("damaged")?.as_array()?;
@@ -155,15 +155,15 @@ pub(super) fn run(args: &Args, path: &Path, input: &Path, logger: &Logger) -> Re
         .collect();
     let identity =
         identity(&source, &image).map_err(|e| ToolError::new("cannot scrub").path(input).io(&e))?;
-    let mut state = State::read(path)?;
+    let mut state = ScrubState::read(path)?;
     let same = state.image == identity;
     if !same || state.next >= sections.len() {
         let finished = if same { state.finished } else { 0 };
-        state = State {
+        state = ScrubState {
             image: identity,
             began: now(),
             finished,
-            ..State::default()
+            ..ScrubState::default()
         };
     }
     let began = Instant::now();
@@ -254,7 +254,13 @@ fn verify(
     Ok(hasher.matches())
 }
 
-fn say(args: &Args, state: &State, sections: &[&Section], complete: bool, read: u64) -> Result<()> {
+fn say(
+    args: &Args,
+    state: &ScrubState,
+    sections: &[&Section],
+    complete: bool,
+    read: u64,
+) -> Result<()> {
     if args.quiet {
         return Ok(());
     }

@@ -23,10 +23,10 @@ const PIECE: usize = 1 << 20;
 /// An image that the build continues.
 pub(super) struct Continued<'a> {
     path: Cow<'a, Path>,
-    place: Place<'a>,
+    place: AppendTarget<'a>,
 }
 
-enum Place<'a> {
+enum AppendTarget<'a> {
     /// Behind the image, in its file.
     Here(InPlace),
     /// Behind a copy of the image.
@@ -79,9 +79,9 @@ impl<'a> Continued<'a> {
             Base::open(Arc::new(source), options).map_err(failed)
         };
         let place = match (&args.append.delta_out, &args.output) {
-            (Some(delta), _) => Place::Delta(read(options)?, delta),
-            (None, Some(output)) => Place::Copy(read(options)?, output),
-            (None, None) => Place::Here(InPlace::open(&path, options).map_err(failed)?),
+            (Some(delta), _) => AppendTarget::Delta(read(options)?, delta),
+            (None, Some(output)) => AppendTarget::Copy(read(options)?, output),
+            (None, None) => AppendTarget::Here(InPlace::open(&path, options).map_err(failed)?),
         };
         Ok(Some(Self { path, place }))
     }
@@ -89,21 +89,21 @@ impl<'a> Continued<'a> {
     /// The image as the build sees it.
     pub(super) fn base(&self) -> &Base {
         match &self.place {
-            Place::Here(place) => place.base(),
-            Place::Copy(base, _) | Place::Delta(base, _) => base,
+            AppendTarget::Here(place) => place.base(),
+            AppendTarget::Copy(base, _) | AppendTarget::Delta(base, _) => base,
         }
     }
 
     /// Whether the image itself gets the snapshot.
     pub(super) fn is_in_place(&self) -> bool {
-        matches!(self.place, Place::Here(_))
+        matches!(self.place, AppendTarget::Here(_))
     }
 
     /// The file that is written.
     pub(super) fn output(&self) -> &Path {
         match &self.place {
-            Place::Here(_) => &self.path,
-            Place::Copy(_, output) | Place::Delta(_, output) => output,
+            AppendTarget::Here(_) => &self.path,
+            AppendTarget::Copy(_, output) | AppendTarget::Delta(_, output) => output,
         }
     }
 
@@ -140,18 +140,18 @@ impl<'a> Continued<'a> {
         let path = self.path();
         let open = |output| Target::open(output, args.force, &[path], stop, logger);
         match &self.place {
-            Place::Here(place) => {
+            AppendTarget::Here(place) => {
                 let writer = place.writer().map_err(|e| failure(path, e))?;
                 Ok(Target::append(path, writer, place.medium()))
             }
-            Place::Copy(_, output) => open(output),
-            Place::Delta(_, output) => Ok(open(output)?.without_image()),
+            AppendTarget::Copy(_, output) => open(output),
+            AppendTarget::Delta(_, output) => Ok(open(output)?.without_image()),
         }
     }
 
     /// Writes what the output has before the new bytes.
     pub(super) fn copy(&self, out: &mut dyn Write) -> io::Result<()> {
-        let Place::Copy(base, _) = &self.place else {
+        let AppendTarget::Copy(base, _) = &self.place else {
             return Ok(());
         };
         let (source, end) = (base.image().source(), base.end_in_file());

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use redwarfs_io::place::Place;
+use redwarfs_io::place::FileLocation;
 use redwarfs_io::{AppendWriter, AtomicFile, Checkpoint, Medium, Overwrite};
 use redwarfs_recovery::Protection;
 use redwarfs_writer::DirectorySource;
@@ -229,9 +229,9 @@ impl<'a> Target<'a> {
         stop: &Arc<AtomicBool>,
         logger: &Logger,
     ) -> io::Result<Output> {
-        match Place::of(path)? {
-            Place::Remote(url) => upload(url, force, stop),
-            Place::File(path) => {
+        match FileLocation::of(path)? {
+            FileLocation::Remote(url) => upload(url, force, stop),
+            FileLocation::File(path) => {
                 let overwrite = if force { Overwrite::Yes } else { Overwrite::No };
                 let file = create_derived(&path, overwrite, from, logger)?;
                 let out = BufWriter::with_capacity(WRITE_BUFFER, file);

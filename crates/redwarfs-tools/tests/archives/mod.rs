@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::{Command, Stdio};
 
-use crate::builder::{Done, Place, mkdwarfs};
+use crate::builder::{Done, TestDir, mkdwarfs};
 
 /// What makes images comparable: nothing that differs from run to run.
 pub(crate) const SAME: [&str; 6] = [
@@ -22,8 +22,8 @@ pub(crate) const WITHOUT_LIBARCHIVE: &str =
     " without libarchive (tar, cpio, ar, deb, rpm), which a static program cannot load";
 
 /// A directory with everything that all formats keep. Times are whole seconds.
-pub(crate) fn place() -> Place {
-    let place = Place::new(&[
+pub(crate) fn place() -> TestDir {
+    let place = TestDir::new(&[
         "docs/a.txt",
         "docs/sub/b.txt",
         "docs/sub/copy",
@@ -52,7 +52,7 @@ pub(crate) fn place() -> Place {
 }
 
 /// Runs a command in the place.
-pub(crate) fn shell(place: &Place, command: &str) -> bool {
+pub(crate) fn shell(place: &TestDir, command: &str) -> bool {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(command).current_dir(place.path("."));
     let done = shell.stdout(Stdio::null()).output().unwrap();
@@ -69,13 +69,13 @@ pub(crate) fn has(program: &str) -> bool {
 }
 
 /// The image of these inputs, with messages that are none.
-pub(crate) fn image<S: AsRef<OsStr>>(place: &Place, args: &[S]) -> Vec<u8> {
+pub(crate) fn image<S: AsRef<OsStr>>(place: &TestDir, args: &[S]) -> Vec<u8> {
     let done = run(place, args);
     assert_eq!((done.code, done.stderr.as_str()), (Some(0), ""));
     fs::read(place.path("out")).unwrap()
 }
 
-pub(crate) fn run<S: AsRef<OsStr>>(place: &Place, args: &[S]) -> Done {
+pub(crate) fn run<S: AsRef<OsStr>>(place: &TestDir, args: &[S]) -> Done {
     let mut command = mkdwarfs();
     command.current_dir(place.path("."));
     command.args(["-fo", "out"]).args(SAME).args(args);
@@ -83,7 +83,7 @@ pub(crate) fn run<S: AsRef<OsStr>>(place: &Place, args: &[S]) -> Done {
 }
 
 /// The same, with a file as standard input.
-pub(crate) fn piped(place: &Place, file: &str, args: &[&str]) -> Done {
+pub(crate) fn piped(place: &TestDir, file: &str, args: &[&str]) -> Done {
     let mut cat = Command::new("cat");
     let mut cat = cat
         .arg(place.path(file))

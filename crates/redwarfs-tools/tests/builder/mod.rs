@@ -9,7 +9,7 @@ use redwarfs_format::metadata::Stat;
 use redwarfs_reader::{Image, OpenOptions};
 
 /// A directory with an input `in` and room for outputs.
-pub(crate) struct Place(tempfile::TempDir);
+pub(crate) struct TestDir(tempfile::TempDir);
 
 /// What a run did.
 pub(crate) struct Done {
@@ -35,7 +35,7 @@ pub(crate) fn mkdwarfs() -> Command {
     command
 }
 
-impl Place {
+impl TestDir {
     /// A place whose input has these files, each with its path as content; paths that end in `/`
     /// are directories.
     pub(crate) fn new(paths: &[&str]) -> Self {

@@ -20,13 +20,13 @@ use options::{Parameter, Value};
 const HEADER: &[u8] = b"#!/bin/sh\nexec dwarfs \"$0\" \"$@\"\n";
 
 /// Inputs, and the files that options name.
-pub(crate) struct Place {
+pub(crate) struct TestDir {
     dir: tempfile::TempDir,
     pub(crate) plain: Input,
     pub(crate) full: Input,
 }
 
-impl Place {
+impl TestDir {
     pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
@@ -157,7 +157,7 @@ impl<'a> Combination<'a> {
     /// What is wrong with how that ended.
     pub(crate) fn build(
         &self,
-        place: &Place,
+        place: &TestDir,
         input: &Input,
         image: &Path,
         complete: bool,

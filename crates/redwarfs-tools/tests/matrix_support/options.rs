@@ -8,7 +8,7 @@ use super::selection::selection;
 
 /// One value of a parameter: arguments, and what they do to the tree that an image shows.
 pub(crate) struct Value {
-    /// Names in braces stand for files of the [`Place`](super::Place).
+    /// Names in braces stand for files of the [`TestDir`](super::TestDir).
     pub(crate) args: &'static [&'static str],
     /// `SOURCE_DATE_EPOCH`.
     pub(crate) epoch: Option<&'static str>,

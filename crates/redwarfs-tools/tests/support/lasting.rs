@@ -25,12 +25,12 @@ pub(crate) fn said(out: &Output) -> String {
 }
 
 /// A directory with a tree, and an image of it.
-pub(crate) struct Place {
+pub(crate) struct TestDir {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) image: PathBuf,
 }
 
-impl Place {
+impl TestDir {
     /// With what `make` puts into the tree.
     pub(crate) fn of(make: impl FnOnce(&Path), options: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");

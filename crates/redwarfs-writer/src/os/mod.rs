@@ -30,7 +30,7 @@ pub(crate) struct Found {
 /// Where an entry is whose extended attributes are read.
 #[derive(Clone, Copy)]
 #[cfg_attr(not(unix), allow(dead_code))]
-pub(crate) struct Place<'a> {
+pub(crate) struct EntryLocation<'a> {
     /// The root of the tree, and the path of the directory below it.
     pub(crate) root: &'a Path,
     pub(crate) path: &'a [u8],

@@ -17,7 +17,7 @@ use redwarfs_windows::name;
 pub(crate) use redwarfs_windows::process::{lower_priority, physical_memory, thread_cpu_ns};
 pub(crate) use std::os::windows::io::AsHandle as AsFile;
 
-use super::{Found, Place, Wanted};
+use super::{EntryLocation, Found, Wanted};
 use crate::source::extended::ExtendedAttributes;
 use crate::source::{Content, FileType, Meta, Stamp, Timestamp};
 
@@ -256,7 +256,7 @@ pub(crate) fn meta_of_file(path: &Path) -> io::Result<Meta> {
 
 /// Access control lists and alternate streams are not stored.
 pub(crate) fn read_extended(
-    _place: &Place<'_>,
+    _place: &EntryLocation<'_>,
     _meta: &mut Meta,
     _wanted: Wanted<'_>,
 ) -> io::Result<()> {

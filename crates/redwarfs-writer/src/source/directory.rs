@@ -15,7 +15,7 @@ use super::extended::XattrFilter;
 use super::list::{InputList, ListReport};
 use super::timed::{Helpers, late};
 use super::{Content, DirItem, FileType, Meta, Source, join};
-use crate::os::{self, Dir, DirRef, Found, PATH_STEP, Place, Wanted};
+use crate::os::{self, Dir, DirRef, EntryLocation, Found, PATH_STEP, Wanted};
 
 /// Selects entries. It is called with the path relative to the root, and the type. `false` leaves out
 /// the entry and everything below it. It is never called for the root.
@@ -494,7 +494,7 @@ impl DirectorySource {
         if let Some(birth) = found.birth.filter(|_| self.births) {
             meta.extended.set_birth(birth);
         }
-        let place = Place {
+        let place = EntryLocation {
             root: &self.root,
             path,
             dir,

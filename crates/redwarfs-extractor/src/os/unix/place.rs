@@ -8,7 +8,7 @@ use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::target::{chmod_no_follow, first_mode};
-use crate::create::{Place, collision, folded};
+use crate::create::{NameInDir, collision, folded};
 
 /// Whether a directory treats a name and the same name in the other case as equal.
 pub(crate) fn is_caseless(dir: &OwnedFd) -> bool {
@@ -34,7 +34,7 @@ fn other_case(name: &[u8]) -> Option<Vec<u8>> {
     (other != text).then(|| other.into_bytes())
 }
 
-impl Place<'_> {
+impl NameInDir<'_> {
     /// Fails if the existing entry was made for another name of the image.
     fn check_taken(&self) -> io::Result<()> {
         let other = other_case(self.name);
@@ -181,14 +181,14 @@ impl Place<'_> {
     }
 
     /// Creates a hard link to the file `from`. Unlinks an existing entry.
-    pub(crate) fn make_hard_link(&self, from: &Place<'_>) -> io::Result<()> {
+    pub(crate) fn make_hard_link(&self, from: &NameInDir<'_>) -> io::Result<()> {
         let flags = AtFlags::empty();
         self.replacing(|| fs::linkat(from.dir, from.name, self.dir, self.name, flags))
     }
 
     /// Creates a file with the contents of `from`: with shared blocks if the file system can do that,
     /// otherwise as a copy with the same holes.
-    pub(crate) fn make_copy(&self, from: &Place<'_>, mode: u32) -> io::Result<OwnedFd> {
+    pub(crate) fn make_copy(&self, from: &NameInDir<'_>, mode: u32) -> io::Result<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let source = fs::openat(from.dir, from.name, flags, Mode::empty())?;
         if FileType::from_raw_mode(fs::fstat(&source)?.st_mode) != FileType::RegularFile {
@@ -293,8 +293,8 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(crate) fn place<'a>(dir: &'a OwnedFd, name: &'a [u8]) -> Place<'a> {
-        Place {
+    pub(crate) fn place<'a>(dir: &'a OwnedFd, name: &'a [u8]) -> NameInDir<'a> {
+        NameInDir {
             dir,
             name,
             taken: &|_| false,

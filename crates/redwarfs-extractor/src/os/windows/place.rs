@@ -11,7 +11,7 @@ use redwarfs_windows::file::{self, Access};
 use redwarfs_windows::name;
 
 use super::{ERROR_CALL_NOT_IMPLEMENTED, ERROR_PRIVILEGE_NOT_HELD, OutFile};
-use crate::create::{Place, collision, folded};
+use crate::create::{NameInDir, collision, folded};
 
 /// The name of an entry, if Windows can hold it.
 pub(super) fn entry_name(name: &[u8]) -> io::Result<OsString> {
@@ -20,7 +20,7 @@ pub(super) fn entry_name(name: &[u8]) -> io::Result<OsString> {
     name::os_string(name).ok_or_else(|| bad(name::BadName::Encoding))
 }
 
-impl Place<'_> {
+impl NameInDir<'_> {
     fn path(&self) -> io::Result<PathBuf> {
         Ok(self.dir.path.join(entry_name(self.name)?))
     }
@@ -177,13 +177,13 @@ impl Place<'_> {
     }
 
     /// Creates a hard link to the file `from`. Removes an existing entry.
-    pub(crate) fn make_hard_link(&self, from: &Place<'_>) -> io::Result<()> {
+    pub(crate) fn make_hard_link(&self, from: &NameInDir<'_>) -> io::Result<()> {
         let (from, path) = (from.path()?, self.path()?);
         self.replacing(|| std::fs::hard_link(&from, &path))
     }
 
     /// Creates a file with the contents of `from`.
-    pub(crate) fn make_copy(&self, from: &Place<'_>, mode: u32) -> io::Result<OutFile> {
+    pub(crate) fn make_copy(&self, from: &NameInDir<'_>, mode: u32) -> io::Result<OutFile> {
         let mut source: File = file::open(&from.path()?, Access::Read)?;
         let found = file::info(&source)?;
         if found.is_dir() || found.is_reparse_point() {
@@ -209,8 +209,8 @@ mod tests {
     use super::*;
     use crate::os::{Dir, Target};
 
-    fn place<'a>(dir: &'a Dir, name: &'a [u8]) -> Place<'a> {
-        Place {
+    fn place<'a>(dir: &'a Dir, name: &'a [u8]) -> NameInDir<'a> {
+        NameInDir {
             dir,
             name,
             taken: &|_| false,
@@ -281,7 +281,7 @@ mod tests {
         assert!(target.is_caseless());
         std::fs::write(dir.path().join("README"), "first").unwrap();
         let taken = |name: &str| name == "readme";
-        let other = Place {
+        let other = NameInDir {
             taken: &taken,
             ..place(&root, b"readme")
         };

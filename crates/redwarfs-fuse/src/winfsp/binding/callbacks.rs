@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use tracing::error;
 
-use crate::winfsp::binding::Shared;
+use crate::winfsp::binding::CallbackContext;
 use crate::winfsp::binding::abi::{
     Boolean, DIR_INFO_HEAD, DirInfo, FileInfo, FileSystem, Interface, MAX_NAME, NtStatus,
     VolumeInfo,
@@ -67,10 +67,10 @@ pub(super) static INTERFACE: Interface = Interface {
 unsafe fn answer(
     fs: Fs,
     name: &str,
-    run: impl FnOnce(&Shared) -> Result<Status, Status>,
+    run: impl FnOnce(&CallbackContext) -> Result<Status, Status>,
 ) -> NtStatus {
     // SAFETY: `Host::new` sets the field to the shared data, which outlives all callbacks.
-    let shared = unsafe { &*(*fs).user_context.cast::<Shared>() };
+    let shared = unsafe { &*(*fs).user_context.cast::<CallbackContext>() };
     let outcome = catch_unwind(AssertUnwindSafe(|| run(shared)));
     let status = outcome.unwrap_or_else(|_| {
         error!("operation {name} failed by a panic");

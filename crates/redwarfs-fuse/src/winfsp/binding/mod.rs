@@ -49,7 +49,7 @@ impl fmt::Debug for Functions {
 
 /// What the callbacks need.
 #[derive(Debug)]
-struct Shared {
+struct CallbackContext {
     functions: Arc<Functions>,
     volume: Arc<Volume>,
     /// The system has ended the file system.
@@ -61,7 +61,7 @@ struct Shared {
 pub(super) struct Host {
     raw: NonNull<abi::FileSystem>,
     /// In `user_context` of `raw`.
-    shared: Arc<Shared>,
+    shared: Arc<CallbackContext>,
     serves: bool,
 }
 
@@ -72,7 +72,7 @@ impl Host {
     /// WinFsp refuses; for example, its driver does not run.
     pub(super) fn new(functions: Arc<Functions>, volume: Arc<Volume>) -> Result<Self, Status> {
         let params = volume.params();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(CallbackContext {
             functions,
             volume,
             ended: AtomicBool::new(false),

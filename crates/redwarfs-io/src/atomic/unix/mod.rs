@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 pub use self::permissions::Origin;
 use self::permissions::Permissions;
-use self::target::{Old, Place};
+use self::target::{NameInDir, Old};
 use super::{NAME_ATTEMPTS, Notice, Overwrite, hidden_name, with_path};
 use crate::in_place::LockedFile;
 use crate::source::FileSource;
@@ -50,7 +50,7 @@ const PRIVATE: Mode = Mode::from_raw_mode(0o600);
 pub struct AtomicFile {
     file: File,
     path: PathBuf,
-    state: State,
+    state: OutputState,
     /// The permissions that are not those of every new file.
     like: Option<Box<Like>>,
     notice: Option<Notice>,
@@ -83,16 +83,19 @@ impl Like {
     }
 }
 
-enum State {
+enum OutputState {
     /// Written directly.
     Stream,
     /// Overwrites this file at the end, from an unnamed file.
     InPlace { target: File },
     /// No name yet.
-    Unnamed { place: Place, overwrite: Overwrite },
+    Unnamed {
+        place: NameInDir,
+        overwrite: Overwrite,
+    },
     /// A hidden name in the directory of the target, removed on drop.
     Hidden {
-        place: Place,
+        place: NameInDir,
         temp: OsString,
         overwrite: Overwrite,
     },
@@ -142,17 +145,17 @@ impl AtomicFile {
         };
         if let Some((file, what)) = target::open_stream(path)? {
             let notice = Some(Notice::Stream(what));
-            return Ok(made((file, State::Stream), None, notice));
+            return Ok(made((file, OutputState::Stream), None, notice));
         }
         let (place, old) = match overwrite {
             Overwrite::No => {
                 if std::fs::symlink_metadata(path).is_ok() {
                     return Err(Errno::EXIST.into());
                 }
-                (Place::of(path)?, None)
+                (NameInDir::of(path)?, None)
             }
             Overwrite::Yes => {
-                let place = Place::behind_links(path)?;
+                let place = NameInDir::behind_links(path)?;
                 let old = Old::find(&place)?;
                 (place, old)
             }
@@ -179,7 +182,7 @@ impl AtomicFile {
                 ) =>
             {
                 let why = "its directory cannot be changed";
-                let begun = in_place(&Place::behind_links(path)?, why).map_err(|_| e)?;
+                let begun = in_place(&NameInDir::behind_links(path)?, why).map_err(|_| e)?;
                 return Ok(made(begun, None, Some(Notice::InPlace(why))));
             }
             other => other?,
@@ -201,7 +204,7 @@ impl AtomicFile {
     /// # Errors
     /// The error of the system.
     pub fn written(&self) -> io::Result<Option<FileSource>> {
-        if matches!(self.state, State::Stream) {
+        if matches!(self.state, OutputState::Stream) {
             return Ok(None);
         }
         FileSource::of(self.file.try_clone()?, &self.path).map(Some)
@@ -213,7 +216,7 @@ impl AtomicFile {
     /// # Errors
     /// The error of the system.
     pub fn unfinished(&self) -> io::Result<Option<LockedFile>> {
-        if matches!(self.state, State::Stream) {
+        if matches!(self.state, OutputState::Stream) {
             return Ok(None);
         }
         let file = self.file.try_clone()?;
@@ -226,8 +229,8 @@ impl AtomicFile {
     /// Whatever the system reports.
     pub fn allow_execution(&self) -> io::Result<()> {
         let file = match &self.state {
-            State::Stream => return Ok(()),
-            State::InPlace { target } => target,
+            OutputState::Stream => return Ok(()),
+            OutputState::InPlace { target } => target,
             _ => &self.file,
         };
         let mode = rustix::fs::fstat(file)?.st_mode & 0o777;
@@ -253,24 +256,24 @@ impl AtomicFile {
 
     fn commit_inner(&mut self) -> io::Result<()> {
         match &mut self.state {
-            State::Stream => {
+            OutputState::Stream => {
                 self.file.flush()?;
                 if target::is_block_device(self.file.as_fd()) {
                     self.file.sync_all()?;
                 }
                 return Ok(());
             }
-            State::InPlace { target } => {
+            OutputState::InPlace { target } => {
                 overwrite_with(target, &mut self.file)
                     .map_err(|e| io::Error::new(e.kind(), format!("incomplete now: {e}")))?;
-                self.state = State::Done;
+                self.state = OutputState::Done;
                 return Ok(());
             }
-            State::Unnamed { .. } | State::Hidden { .. } | State::Done => {}
+            OutputState::Unnamed { .. } | OutputState::Hidden { .. } | OutputState::Done => {}
         }
         self.file.sync_all()?;
-        if let State::Unnamed { place, overwrite } = &self.state {
-            let Place { dir, name, .. } = place;
+        if let OutputState::Unnamed { place, overwrite } = &self.state {
+            let NameInDir { dir, name, .. } = place;
             let linked = match overwrite {
                 Overwrite::No => link_unnamed(&self.file, dir, name).map(|()| None),
                 Overwrite::Yes => with_free_name(name, |temp| link_unnamed(&self.file, dir, temp))
@@ -279,7 +282,7 @@ impl AtomicFile {
             match linked {
                 Ok(None) => {
                     sync_dir(dir);
-                    self.state = State::Done;
+                    self.state = OutputState::Done;
                     return Ok(());
                 }
                 Ok(Some(temp)) => self.become_hidden(temp),
@@ -287,8 +290,8 @@ impl AtomicFile {
                 Err(_) => self.copy_to_hidden()?,
             }
         }
-        if let State::Hidden {
-            place: Place { dir, name, .. },
+        if let OutputState::Hidden {
+            place: NameInDir { dir, name, .. },
             temp,
             overwrite,
         } = &self.state
@@ -298,14 +301,14 @@ impl AtomicFile {
                 Overwrite::No => rename_to_free_name(dir, temp, name)?,
             }
             sync_dir(dir);
-            self.state = State::Done;
+            self.state = OutputState::Done;
         }
         Ok(())
     }
 
     fn become_hidden(&mut self, temp: OsString) {
-        self.state = match std::mem::replace(&mut self.state, State::Done) {
-            State::Unnamed { place, overwrite } => State::Hidden {
+        self.state = match std::mem::replace(&mut self.state, OutputState::Done) {
+            OutputState::Unnamed { place, overwrite } => OutputState::Hidden {
                 place,
                 temp,
                 overwrite,
@@ -316,7 +319,7 @@ impl AtomicFile {
 
     /// Last resort for a file system that makes unnamed files but cannot link them.
     fn copy_to_hidden(&mut self) -> io::Result<()> {
-        let State::Unnamed { place, .. } = &self.state else {
+        let OutputState::Unnamed { place, .. } = &self.state else {
             return Ok(());
         };
         let (mut copy, temp) = create_hidden(&place.dir, &place.name, PRIVATE)?;
@@ -357,7 +360,7 @@ impl Write for AtomicFile {
 
 impl Drop for AtomicFile {
     fn drop(&mut self) {
-        if let State::Hidden { place, temp, .. } = &self.state {
+        if let OutputState::Hidden { place, temp, .. } = &self.state {
             // No caller could see an error. The name shows that the file is incomplete.
             let _ = rustix::fs::unlinkat(&place.dir, temp, AtFlags::empty());
         }
@@ -374,18 +377,18 @@ impl fmt::Debug for AtomicFile {
 
 /// A file for the final name, and the way in which it gets the name.
 fn scratch(
-    place: Place,
+    place: NameInDir,
     overwrite: Overwrite,
     like: Option<&Like>,
     unnamed: bool,
-) -> io::Result<(File, State)> {
+) -> io::Result<(File, OutputState)> {
     // Without a name, nobody else can open it.
     if unnamed && let Some(file) = open_unnamed(&place.dir, MODE)? {
-        return Ok((file, State::Unnamed { place, overwrite }));
+        return Ok((file, OutputState::Unnamed { place, overwrite }));
     }
     let mode = like.map_or(MODE, Like::first_mode);
     let (file, temp) = create_hidden(&place.dir, &place.name, mode)?;
-    let state = State::Hidden {
+    let state = OutputState::Hidden {
         place,
         temp,
         overwrite,
@@ -395,7 +398,7 @@ fn scratch(
 
 /// Opens a file whose contents will be overwritten because it cannot be replaced, and a file for the
 /// new contents until then.
-fn in_place(place: &Place, why: &str) -> io::Result<(File, State)> {
+fn in_place(place: &NameInDir, why: &str) -> io::Result<(File, OutputState)> {
     let target = place.open().map_err(|e| {
         let nor = match e {
             Errno::PERM | Errno::ACCESS => String::new(),
@@ -404,7 +407,7 @@ fn in_place(place: &Place, why: &str) -> io::Result<(File, State)> {
         let kind = io::Error::from(e).kind();
         io::Error::new(kind, format!("cannot be replaced, because {why}{nor}"))
     })?;
-    Ok((nameless(&place.dir)?, State::InPlace { target }))
+    Ok((nameless(&place.dir)?, OutputState::InPlace { target }))
 }
 
 /// A file that never gets a name, in `dir` or, if that fails, in the directory for temporary files.

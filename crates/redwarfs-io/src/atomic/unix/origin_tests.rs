@@ -5,13 +5,13 @@ use std::path::PathBuf;
 
 use super::*;
 
-struct Place {
+struct TestDir {
     dir: tempfile::TempDir,
     /// What the system grants to a new file.
     granted: u32,
 }
 
-impl Place {
+impl TestDir {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let plain = dir.path().join("plain");
@@ -33,11 +33,11 @@ impl Place {
             AtomicFile::create_inner(&path, Overwrite::No, Some(origin), unnamed).unwrap();
         // Before the first byte is written, and later.
         let first = rustix::fs::fstat(&file).unwrap().st_mode & 0o7777;
-        if let State::Hidden { temp, .. } = &file.state {
+        if let OutputState::Hidden { temp, .. } = &file.state {
             assert_eq!(mode_of(&self.dir.path().join(temp)), first);
         }
         file.write_all(b"new").unwrap();
-        if unnamed && matches!(file.state, State::Unnamed { .. }) {
+        if unnamed && matches!(file.state, OutputState::Unnamed { .. }) {
             file.copy_to_hidden().unwrap();
         }
         file.commit().unwrap();
@@ -54,7 +54,7 @@ fn mode_of(path: &Path) -> u32 {
 
 #[test]
 fn a_file_is_no_more_open_than_what_it_is_made_from() {
-    let place = Place::new();
+    let place = TestDir::new();
     for unnamed in [true, false] {
         for (mode, expected) in [
             (0o600, 0o600),
@@ -83,7 +83,7 @@ fn a_file_is_no_more_open_than_what_it_is_made_from() {
 
 #[test]
 fn owner_and_group_are_taken_if_that_is_possible() {
-    let place = Place::new();
+    let place = TestDir::new();
     let image = place.file("image", 0o640);
     if chown(&image, Some(1234), Some(2345)).is_err() {
         eprintln!("SKIPPED: only root can give files away");
@@ -103,7 +103,7 @@ fn owner_and_group_are_taken_if_that_is_possible() {
 
 #[test]
 fn of_several_files_the_narrowest_counts() {
-    let place = Place::new();
+    let place = TestDir::new();
     let origin = |name, mode| Origin::of(place.file(name, mode)).unwrap();
     let mode = |origin: &Origin| place.made(origin, true).mode() & 0o777;
     let both = origin("one", 0o644).and(&origin("other", 0o600));
@@ -127,7 +127,7 @@ fn of_several_files_the_narrowest_counts() {
 
 #[test]
 fn access_lists_are_taken_or_narrowed() {
-    let place = Place::new();
+    let place = TestDir::new();
     let image = place.file("image", 0o644);
     let name = "system.posix_acl_access";
     // The others may read it, but not user 1234.
@@ -168,7 +168,7 @@ fn access_lists_are_taken_or_narrowed() {
 
 #[test]
 fn a_file_that_is_replaced_keeps_its_permissions() {
-    let place = Place::new();
+    let place = TestDir::new();
     let origin = Origin::of(place.file("image", 0o600)).unwrap();
     let old = place.file("old", 0o644);
     AtomicFile::create_from(&old, Overwrite::Yes, &origin)
@@ -180,7 +180,7 @@ fn a_file_that_is_replaced_keeps_its_permissions() {
 
 #[test]
 fn directories_can_be_entered_by_whoever_may_read() {
-    let place = Place::new();
+    let place = TestDir::new();
     for (mode, expected) in [(0o600, 0o700), (0o644, 0o755), (0o400, 0o700)] {
         let origin = Origin::of(place.file("image", mode)).unwrap();
         let path = place.dir.path().join(format!("dir-{mode:o}"));

@@ -17,13 +17,13 @@ const MAX_LINKS: u32 = 40;
 
 /// A name in a directory.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct NameInDir {
     pub(super) dir: OwnedFd,
     pub(super) name: OsString,
     path: PathBuf,
 }
 
-impl Place {
+impl NameInDir {
     /// The place of `path`, without following a final link.
     pub(super) fn of(path: &Path) -> io::Result<Self> {
         let name = path.file_name().ok_or(Errno::ISDIR)?.to_owned();
@@ -85,7 +85,7 @@ pub(super) struct Old {
 
 impl Old {
     /// Examines the regular file with the name, if there is one.
-    pub(super) fn find(place: &Place) -> io::Result<Option<Self>> {
+    pub(super) fn find(place: &NameInDir) -> io::Result<Option<Self>> {
         let stat = match place.statx() {
             Ok(stat) => stat,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -100,7 +100,7 @@ impl Old {
 }
 
 /// The reason why no other file can replace this one.
-fn obstacle(place: &Place, stat: &Statx) -> Option<&'static str> {
+fn obstacle(place: &NameInDir, stat: &Statx) -> Option<&'static str> {
     let has = |attribute| stat.stx_attributes.contains(attribute);
     if has(StatxAttributes::MOUNT_ROOT) {
         return Some("it is a mount point");

@@ -24,7 +24,7 @@ fn appears_complete_or_not_at_all() {
         let mut file = create(&path, Overwrite::No, unnamed).unwrap();
         file.write_all(b"data").unwrap();
         assert!(!path.exists());
-        if unnamed && matches!(file.state, State::Unnamed { .. }) {
+        if unnamed && matches!(file.state, OutputState::Unnamed { .. }) {
             assert!(names(dir.path()).is_empty());
         }
         file.commit().unwrap();
@@ -98,7 +98,7 @@ fn copies_when_linking_is_impossible() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out");
     let mut file = create(&path, Overwrite::No, true).unwrap();
-    if !matches!(file.state, State::Unnamed { .. }) {
+    if !matches!(file.state, OutputState::Unnamed { .. }) {
         eprintln!("note: no unnamed files here, nothing to test");
         return;
     }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redwarfs_fuse::{ImageSet, NamedImage};
-use redwarfs_io::place::{Place, is_remote, shown_name};
+use redwarfs_io::place::{FileLocation, is_remote, shown_name};
 use redwarfs_reader::CacheGroup;
 
 use super::Opening;
@@ -72,8 +72,8 @@ fn absolute(image: &Path) -> Result<PathBuf> {
     if is_remote(image) {
         return Ok(image.to_owned());
     }
-    let path = match Place::of(image) {
-        Ok(Place::File(path)) => path,
+    let path = match FileLocation::of(image) {
+        Ok(FileLocation::File(path)) => path,
         _ => image.into(),
     };
     let absolute = std::path::absolute(&path);
@@ -96,8 +96,8 @@ fn name_of(image: &Path) -> OsString {
 /// Whether the image of a mount means several. It is a directory, or its last part has a `*` and is no file. The URL of a
 /// directory in an object store ends with a slash.
 pub(super) fn is_many(image: &Path) -> bool {
-    match Place::of(image) {
-        Ok(Place::Remote(url)) => {
+    match FileLocation::of(image) {
+        Ok(FileLocation::Remote(url)) => {
             let last = url.rsplit('/').next().unwrap_or_default();
             !url.starts_with("http") && (last.is_empty() || last.contains('*'))
         }
@@ -185,7 +185,7 @@ fn only_one_is_named(argument: &OsStr) -> Result<()> {
 
 /// The images that the URL of a directory of an object store means, or a pattern for its last part. None if it is neither.
 fn on_server(image: &Path) -> Result<Option<Vec<Given>>> {
-    let Ok(Place::Remote(url)) = Place::of(image) else {
+    let Ok(FileLocation::Remote(url)) = FileLocation::of(image) else {
         return Ok(None);
     };
     let (Some(slash), false) = (url.rfind('/'), url.starts_with("http")) else {

@@ -10,7 +10,7 @@ use redwarfs_format::metadata::STORED_FLAGS;
 use rustix::fs::{self, AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::os::{PATH_STEP, Place, Wanted};
+use crate::os::{EntryLocation, PATH_STEP, Wanted};
 use crate::source::FileType;
 use crate::source::Meta;
 use crate::source::extended::{ExtendedAttributes, XattrFilter};
@@ -73,7 +73,7 @@ fn whole(mut read: impl FnMut(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<
     Err(Errno::RANGE)
 }
 
-fn plain_path(place: &Place<'_>) -> Option<PathBuf> {
+fn plain_path(place: &EntryLocation<'_>) -> Option<PathBuf> {
     let mut whole = place.root.as_os_str().as_bytes().to_vec();
     if whole.len() + place.path.len() + place.name.len() >= PATH_STEP {
         return None;
@@ -91,7 +91,7 @@ fn plain_path(place: &Place<'_>) -> Option<PathBuf> {
 /// nothing about other entries of its file system. A path of ordinary length
 /// takes half the time of a descriptor, and tells this for nearly all entries. The attributes themselves
 /// are never read by this path, which may lead elsewhere if a directory is replaced meanwhile.
-fn may_have(place: &Place<'_>) -> bool {
+fn may_have(place: &EntryLocation<'_>) -> bool {
     let Some(path) = plain_path(place) else {
         return true;
     };
@@ -106,7 +106,7 @@ fn may_have(place: &Place<'_>) -> bool {
 }
 
 /// Opens the entry that `meta` describes.
-fn open(place: &Place<'_>, meta: &Meta) -> io::Result<Opened> {
+fn open(place: &EntryLocation<'_>, meta: &Meta) -> io::Result<Opened> {
     let links = match place.follow {
         true => OFlags::empty(),
         false => OFlags::NOFOLLOW,
@@ -135,7 +135,7 @@ fn open(place: &Place<'_>, meta: &Meta) -> io::Result<Opened> {
 /// # Errors
 /// The entry has vanished meanwhile.
 pub(crate) fn read_extended(
-    place: &Place<'_>,
+    place: &EntryLocation<'_>,
     meta: &mut Meta,
     wanted: Wanted<'_>,
 ) -> io::Result<()> {
@@ -187,7 +187,7 @@ fn read(opened: &Opened, filter: &XattrFilter, extended: &mut ExtendedAttributes
 }
 
 /// Flags of a file or directory; those that `statx` tells if it cannot be opened.
-fn flags_of(place: &Place<'_>, meta: &Meta) -> u32 {
+fn flags_of(place: &EntryLocation<'_>, meta: &Meta) -> u32 {
     let name = OsStr::from_bytes(place.name);
     let links = match place.follow {
         true => OFlags::empty(),

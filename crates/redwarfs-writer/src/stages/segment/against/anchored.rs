@@ -47,7 +47,7 @@ pub(in crate::stages::segment) struct OldBlocks<'a> {
 
 /// Where an anchor is. The newest places come first among equal hashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct AnchorPlace {
     hash: u32,
     /// Index in the loaded blocks, the newest of which is the first.
     block: u32,
@@ -59,7 +59,7 @@ struct Place {
 struct Loaded {
     /// Numbers and first bytes of blocks.
     blocks: Vec<(u32, Vec<u8>)>,
-    places: Vec<Place>,
+    places: Vec<AnchorPlace>,
 }
 
 impl<'a> OldBlocks<'a> {
@@ -144,7 +144,7 @@ impl Loaded {
                 .partition_point(|place| place.hash < anchor.hash);
             let places = loaded.places.iter().skip(from);
             let places = places.take_while(|place| place.hash == anchor.hash);
-            let mut best: Option<(usize, usize, &Place)> = None;
+            let mut best: Option<(usize, usize, &AnchorPlace)> = None;
             for place in places.take(CANDIDATES) {
                 let (_, block) = &loaded.blocks[place.block as usize];
                 let end = place.end as usize;
@@ -199,7 +199,7 @@ impl Loaded {
         let (length, block) = (bytes.len(), self.blocks.len() as u32);
         anchors(&bytes, DENSE, |anchor| {
             if self.places.len() < MOST_PLACES {
-                self.places.push(Place {
+                self.places.push(AnchorPlace {
                     hash: anchor.hash,
                     block,
                     end: anchor.end,

@@ -18,7 +18,7 @@ const SLACK: u64 = 8 << 20;
 
 /// Data of the old version.
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct OldChunk {
     /// Where it begins in the row.
     start: u64,
     /// Where it begins in the file.
@@ -31,7 +31,7 @@ struct Piece {
 pub(super) struct OldVersion {
     content: BaseContent,
     /// Without gaps.
-    pieces: Vec<Piece>,
+    pieces: Vec<OldChunk>,
     /// Size of the row, or up to where it can be read.
     size: u64,
     /// The part that is in memory, and where it begins in the row.
@@ -52,7 +52,7 @@ impl OldVersion {
                     offset,
                     size: length,
                 } => {
-                    pieces.push(Piece {
+                    pieces.push(OldChunk {
                         start: size,
                         in_file,
                         size: length,
