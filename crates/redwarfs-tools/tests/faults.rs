@@ -537,6 +537,6 @@ fn a_failing_medium_at_the_start_is_an_error_with_the_path() {
     let text = String::from_utf8_lossy(&out.stderr);
     let path = disk.path();
     assert!(text.contains(path.to_str().unwrap()), "{text}");
-    assert!(text.contains("Input/output error"), "{text}");
+    assert!(text.contains("offset 0: input/output error"), "{text}");
     assert!(!is_mounted(&point));
 }
