@@ -407,6 +407,11 @@ impl<'r> ImageRange<'r> {
                 });
             } else {
                 match self.load(position, ty, at) {
+                    // What many sections share would be read as often as there are such.
+                    Ok(section) if section.payload_offset + section.length > end => {
+                        let reason = format!("section {position} reaches into the next one");
+                        return Ok(FoundIndex::Invalid(reason));
+                    }
                     Ok(section) => sections.push(section),
                     Err(error @ Error::Io(_)) => return Err(error),
                     Err(error) => return Ok(FoundIndex::Invalid(error.to_string())),

@@ -301,6 +301,30 @@ fn bad_indexes_are_ignored() {
 }
 
 #[test]
+fn a_section_that_reaches_into_the_next_one_is_not_taken_from_an_index() {
+    let plain = image(SECTIONS, false);
+    let sections = scan(&plain).unwrap().sections;
+    let listed = [
+        SectionType::METADATA_V2_SCHEMA,
+        SectionType::METADATA_V2,
+        SectionType::HISTORY,
+    ];
+    for ty in listed {
+        let mut file = image(SECTIONS, true);
+        let section = sections.iter().find(|s| s.ty == ty).unwrap();
+        // The length is in the last eight bytes of the header.
+        file[section.payload_offset as usize - 8] += 1;
+        match open(&file) {
+            Ok(container) => assert_ne!(container.index, IndexState::Valid, "{ty}"),
+            Err(error) => assert!(matches!(error, Error::Corrupt { .. }), "{error}"),
+        }
+        let container =
+            Container::open_by_index(&reader(&file), &|_| {}, file.len() as u64, 0, None);
+        assert!(container.unwrap().is_none(), "{ty}");
+    }
+}
+
+#[test]
 fn index_is_looked_for_since_minor_4() {
     for (minor, want) in [
         (2, IndexState::Absent),
