@@ -110,7 +110,7 @@ frozen_struct! {
 }
 
 frozen_struct! {
-    /// NodePosition of a directory in the entry table.
+    /// Place of a directory in the entry table.
     #[derive(Copy)]
     pub struct Directory as "directory" {
         /// Entry of the parent directory (format 2.2: its inode number).
