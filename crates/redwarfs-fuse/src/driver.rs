@@ -14,7 +14,7 @@ use tracing::{error, warn};
 use crate::device::Device;
 use crate::image_state::ImageState;
 use crate::images::{FailedImage, NAMES_VALID};
-use crate::mount_state::{MountState, Root};
+use crate::mount_state::{HAS_SEVERAL, MountState, Root};
 use crate::ops;
 use crate::ops::answer::{Answer, Outcome, log_op};
 use crate::ops::init::Agreed;
@@ -62,7 +62,9 @@ pub(crate) struct Driver {
 impl Drop for Driver {
     /// Before the workers are awaited.
     fn drop(&mut self) {
-        self.core.state.slots.end();
+        if HAS_SEVERAL {
+            self.core.state.slots.end();
+        }
         self.core.state.abandon();
     }
 }
@@ -154,6 +156,7 @@ impl Driver {
                 let pusher = core.pusher.as_deref();
                 core.answer(image, pusher, ticket, header, body, out)
             }
+            _ if !HAS_SEVERAL => Err(Errno::NOENT),
             PlaceOfNode::Slot(slot) => {
                 self.of_slot(slot, Purpose::Answer, ticket, header, body, out)
             }

@@ -179,6 +179,7 @@ mod union;
 #[cfg(all(any(windows, test), target_pointer_width = "64"))]
 pub mod winfsp;
 #[cfg(unix)]
+#[cfg_attr(not(feature = "layer"), path = "writable/absent.rs")]
 mod writable;
 #[cfg(unix)]
 mod xattr;
@@ -203,5 +204,5 @@ pub use options::{Access, KernelFlags, Layer, LayerDriver, MountOptions, Whiteou
 pub use removal::remove_tree;
 #[cfg(unix)]
 pub use slots::{OpenError, Opener, SlotStatus};
-#[cfg(unix)]
+#[cfg(all(unix, feature = "layer"))]
 pub use writable::LayerDirectory;

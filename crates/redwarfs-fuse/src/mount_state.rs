@@ -22,6 +22,10 @@ use crate::statistics::Counters;
 use crate::synthetic::DIRECTORY_MODE;
 use crate::union::Union;
 
+/// Whether a mount can have more than the image at its root: further images, or snapshots. It is constant, so that a build
+/// without the feature has no code for that.
+pub(crate) const HAS_SEVERAL: bool = cfg!(feature = "several");
+
 /// What is at the root of a mount.
 #[derive(Debug)]
 pub(crate) enum Root {
@@ -60,11 +64,17 @@ impl MountState {
     /// so that errors are found before the mount.
     ///
     /// # Errors
-    /// The analysis file cannot be created, or the metadata is damaged.
+    /// The analysis file cannot be created, the metadata is damaged, or this build shows no snapshots.
     pub(crate) fn new(image: Image, options: &MountOptions) -> Result<Self> {
+        if options.snapshots.is_some() || options.follow_newest {
+            check_several()?;
+        }
         let shared = MountTotals::default();
         let slots = Slots::of_generations(options, image.metadata().inode_count());
-        let snapshots = SnapshotDirectory::wanted(&image, options, &slots)?;
+        let snapshots = match HAS_SEVERAL {
+            true => SnapshotDirectory::wanted(&image, options, &slots)?,
+            false => None,
+        };
         let hidden = snapshots.as_ref().map(|of| Arc::clone(of.name()));
         let perfmon = image.perfmon().clone();
         let cache = image.cache_group();
@@ -84,8 +94,9 @@ impl MountState {
     /// The same for several images.
     ///
     /// # Errors
-    /// A layer of a union cannot be opened, or no directory can have the name of an image.
+    /// A layer of a union cannot be opened, no directory can have the name of an image, or this build mounts one image only.
     pub(crate) fn of_images(set: ImageSet, options: &MountOptions) -> Result<Self> {
+        check_several()?;
         let slots = Slots::of_images(options);
         let shared = MountTotals::default();
         let root = match options.union {
@@ -117,8 +128,8 @@ impl MountState {
     /// The images at the root.
     pub(crate) fn images(&self) -> Option<&ImageDirectory> {
         match &self.root {
-            Root::Image(_) | Root::Union(_) => None,
-            Root::Images(images) => Some(images),
+            Root::Images(images) if HAS_SEVERAL => Some(images),
+            _ => None,
         }
     }
 
@@ -127,10 +138,12 @@ impl MountState {
         if self.settings.owns_image {
             match &self.root {
                 Root::Image(state) => state.image.source().abandon(),
-                Root::Images(_) => {}
-                Root::Union(union) => union.abandon(),
+                Root::Union(union) if HAS_SEVERAL => union.abandon(),
+                Root::Images(_) | Root::Union(_) => {}
             }
-            self.slots.abandon();
+            if HAS_SEVERAL {
+                self.slots.abandon();
+            }
         }
     }
 
@@ -157,9 +170,22 @@ impl MountState {
     pub(crate) fn root_attr(&self) -> Result<Attr, Errno> {
         match &self.root {
             Root::Image(state) => state.attr(state.image.root()),
+            _ if !HAS_SEVERAL => Err(Errno::NOENT),
             Root::Images(images) => Ok(images.root_attr(self)),
             Root::Union(union) => union.root_attr(),
         }
+    }
+}
+
+/// # Errors
+/// This build mounts one image only.
+fn check_several() -> Result<()> {
+    match HAS_SEVERAL {
+        true => Ok(()),
+        false => Err(redwarfs_format::Error::Unsupported(
+            "this program was built without mounts of several images or snapshots".into(),
+        )
+        .into()),
     }
 }
 

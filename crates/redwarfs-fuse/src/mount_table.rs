@@ -140,6 +140,7 @@ fn without_backslashes(text: &[u8]) -> Vec<u8> {
 
 /// The mount point of an overlay of the kernel that has this upper directory, an absolute path. None if there is none, or
 /// if that cannot be told: another namespace may have it, or its options name it in another way.
+#[cfg(feature = "layer")]
 pub(crate) fn overlay_on(upper: &Path) -> Option<PathBuf> {
     let table = std::fs::read("/proc/self/mountinfo").ok()?;
     overlay_in(&table, b"upperdir=", upper.as_os_str().as_bytes())

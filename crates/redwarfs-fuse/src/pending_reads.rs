@@ -91,6 +91,7 @@ impl PendingReads {
 
     /// As [`begin`](Self::begin), for a request that only the end of its process ends: a program with a timer that tries
     /// again would never come to its end.
+    #[cfg(any(feature = "layer", test))]
     pub(crate) fn begin_long(&self, ticket: Ticket, pid: u32) {
         self.begin_as(ticket, pid, true);
     }
@@ -115,6 +116,7 @@ impl PendingReads {
     }
 
     /// Whether a request has no reply yet.
+    #[cfg(any(feature = "layer", test))]
     pub(crate) fn has(&self, unique: u64) -> bool {
         self.reads().pending.contains_key(&unique)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::image_state::ImageState;
 use crate::images::FailedImage;
-use crate::mount_state::{MountState, Root};
+use crate::mount_state::{HAS_SEVERAL, MountState, Root};
 use crate::ops::statfs::Totals;
 use crate::proto::{Body, Header, op};
 use crate::slots::{ROOT, SlotNo};
@@ -43,6 +43,8 @@ pub(crate) fn place<'m>(
 ) -> PlaceOfNode<'m> {
     let name = (header.opcode == op::LOOKUP).then(|| body.name()).flatten();
     let images = match &state.root {
+        Root::Image(main) if !HAS_SEVERAL => return PlaceOfNode::Image(main),
+        _ if !HAS_SEVERAL => return PlaceOfNode::Nothing,
         Root::Image(main) => return of_generations(state, main, header, name),
         Root::Union(union) => return of_union(union, header),
         Root::Images(images) => images,
