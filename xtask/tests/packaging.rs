@@ -130,6 +130,7 @@ const INSTALLED: &str = "\
 /usr/local/share/man/man5/dwarfs-format.5
 /usr/local/share/man/man7/redwarfs.7
 /usr/local/share/man/man8/mount.dwarfs.8
+/usr/local/share/man/man8/mount.fuse.dwarfs.8
 /usr/local/share/mime/packages/redwarfs.xml
 /usr/local/share/zsh/site-functions/_dwarfs
 /usr/local/share/zsh/site-functions/_dwarfsck
@@ -641,6 +642,7 @@ fn a_debian_package_has_everything() {
         "./usr/share/man/man1/mkdwarfs.1.gz\n",
         "./usr/share/man/man5/dwarfs-format.5.gz\n",
         "./usr/share/man/man7/redwarfs.7.gz\n",
+        "./usr/share/man/man8/mount.fuse.dwarfs.8.gz\n",
         "./usr/share/doc/redwarfs/copyright\n",
         "./usr/share/doc/redwarfs/changelog.Debian.gz\n",
         "./usr/share/doc/redwarfs/third-party-notices.txt.gz\n",
@@ -654,6 +656,15 @@ fn a_debian_package_has_everything() {
     );
 
     let runtime = make("runtime-deb", "one");
+    if has(test, "lintian") {
+        for package in [&deb, &runtime] {
+            check(
+                Command::new("lintian")
+                    .args(["--allow-root", "--fail-on", "error,warning"])
+                    .arg(package),
+            );
+        }
+    }
     let files = run(Command::new("dpkg-deb").arg("-c").arg(&runtime));
     assert!(
         files.contains("./usr/lib/redwarfs/dwarfs-runtime\n"),
