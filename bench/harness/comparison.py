@@ -12,7 +12,7 @@ SETS = ("interpreters", "root", "web")
 QUIET = 0.15
 #: Load before what is too short to tell: the runs before are part of it.
 LOAD = 3.0
-PLOT = "bench/comparison.svg"
+PLOT = "bench/comparison/size-and-file.svg"
 MARKS = ("<!-- comparison -->", "<!-- /comparison -->")
 
 
@@ -66,10 +66,11 @@ MEASURES = {
     "peak": ("build, peak memory", "MiB", report.mebibytes),
     "mount": ("mount", "s", report.seconds),
     "file": ("mount and read one file", "s", report.seconds),
-    "all": ("read everything", "s", report.seconds),
+    "all": ("`grep -r`", "s", report.seconds),
+    "unpack": ("unpack", "s", report.seconds),
 }
 #: In which measures the times of a quiet machine count.
-TIMES = ("cpu", "wall", "mount", "file", "all")
+TIMES = ("cpu", "wall", "mount", "file", "all", "unpack")
 
 _SOLID = "the archive is one stream: a match may be anywhere before, but no file can be read alone"
 _SMALL = "its settings do less: a weaker code, or no search for repeated data in other files"
@@ -87,16 +88,19 @@ REASONS = {
         "mount": "its metadata are compressed with a code that decodes faster",
         "file": "its metadata are compressed with a code that decodes faster",
         "all": "its cache holds more blocks at once",
+        "unpack": "it decodes more blocks at once",
     },
     "SquashFS": {
         "size": "small blocks that are coded for themselves suit data without repetition",
         "cpu": _SMALL, "wall": _SMALL, "peak": "its blocks have at most 1 MiB",
         "mount": _KERNEL, "file": _DIRECT, "all": _DIRECT,
+        "unpack": _SMALL,
     },
     "EROFS": {
         "size": "tails and fragments of all files share one code stream",
         "cpu": _SMALL, "wall": _SMALL, "peak": "its clusters have at most 1 MiB",
         "mount": _KERNEL, "file": _DIRECT, "all": _DIRECT,
+        "unpack": _SMALL,
     },
     "wimlib": {
         "size": "its solid blocks of 64 MiB are coded with models that adapt to each kind of data",
@@ -104,18 +108,19 @@ REASONS = {
         "mount": "its metadata are one small resource, and it starts no thread pool",
         "file": "it decodes one chunk for one file",
         "all": "it decodes chunk after chunk without a cache between",
+        "unpack": "it decodes chunk after chunk without a cache between",
     },
     "tar and zstd": {
         "size": _SOLID, "cpu": "one pass without reordering or a hash of each file",
         "wall": "one pass without reordering or a hash of each file", "peak": _STREAM,
         "mount": "", "file": "the file is near the start of the archive",
-        "all": "everything is unpacked in the order in which it is stored",
+        "unpack": "everything is unpacked in the order in which it is stored",
     },
     "tar and xz": {
         "size": _SOLID, "cpu": "one pass without reordering or a hash of each file",
         "wall": "one pass without reordering or a hash of each file", "peak": _STREAM,
         "mount": "", "file": "the file is near the start of the archive",
-        "all": "everything is unpacked in the order in which it is stored",
+        "unpack": "everything is unpacked in the order in which it is stored",
     },
     "lrzip": {
         "size": "its window is the whole archive, which has to be unpacked as a whole",
@@ -123,7 +128,7 @@ REASONS = {
         "wall": "repeated data over any distance are left out before the slow code runs",
         "peak": "it maps its input instead of keeping it", "mount": "",
         "file": "the file is near the start of the archive",
-        "all": "what is left after the removal of repeated data is small",
+        "unpack": "what is left after the removal of repeated data is small",
     },
     "zpaq": {
         "size": "context mixing predicts each bit: reading takes as long as writing",
@@ -131,19 +136,19 @@ REASONS = {
         "wall": "it codes as many blocks at once as there are CPUs",
         "peak": "its blocks have 16 to 64 MiB", "mount": "",
         "file": "only the block with the file is decoded",
-        "all": "fragments that are there several times are decoded once",
+        "unpack": "fragments that are there several times are decoded once",
     },
     "7z": {
         "size": _SOLID, "cpu": "it sorts by name only, and searches in one window",
         "wall": "it sorts by name only, and searches in one window", "peak": _STREAM,
         "mount": "", "file": "the file is in a small solid block",
-        "all": "everything is unpacked in the order in which it is stored",
+        "unpack": "everything is unpacked in the order in which it is stored",
     },
 }
 
 INTRODUCTION = """\
 Ten programs make an image or archive of the same trees, and give the data back. The tables are a choice;
-[bench/report.md](bench/report.md) has all settings, rounds and ratios, and every single value.
+[Another page](bench/comparison/report.md) has all settings, rounds and ratios, and every single value.
 [bench/README.md](../bench/README.md) has the commands that repeat them.
 """
 
@@ -188,8 +193,12 @@ class Comparison:
     def __init__(self, raw: dict, draft: bool = False):
         self.raw, self.results, self.draft = raw, Results(raw), draft
         self.old = frozenset(raw.get("earlier", [])) | frozenset(raw.get("mixed", []))
-        self.names = [name for name in SETS if any(self.value(p, name, "size") is not None
-                                                   for p in PROGRAMS)]
+        # RedwarFS and the reference alone are no comparison with other programs.
+        found = [(name, p.family) for name in SETS for p in PROGRAMS
+                 if self.value(p, name, "size") is not None]
+        compared = {name for name, family in found if family not in ("RedwarFS", "DwarFS")}
+        wanted = compared or {name for name, _ in found}
+        self.names = [name for name in SETS if name in wanted]
         if not self.names:
             raise Failed(f"none of {', '.join(SETS)} was measured, so there is no comparison")
         if self.old and not draft:
@@ -208,6 +217,8 @@ class Comparison:
         """Keys and fields whose medians add up to a measure."""
         if measure in ("size", "cpu", "wall", "peak"):
             return [(program.made(name), measure)]
+        if measure == "unpack":
+            return [(f"after/{name}/unpack/{program.recipe}", "wall")]
         if program.driver:
             who = f"{program.driver} {program.recipe}"
             return {
@@ -216,8 +227,7 @@ class Comparison:
                          (f"after/{name}/file/{who}", "wall")],
                 "all": [(f"after/{name}/grep-all/{who}", "wall")],
             }[measure]
-        use = {"file": "pick", "all": "unpack"}.get(measure)
-        return [(f"after/{name}/{use}/{program.recipe}", "wall")] if use else []
+        return [(f"after/{name}/pick/{program.recipe}", "wall")] if measure == "file" else []
 
     def value(self, program: Program, name: str, measure: str):
         """A median; none of nothing, or of times that other work has disturbed."""
@@ -250,8 +260,6 @@ class Comparison:
             cells = []
             for measure, value in found.items():
                 cell = MEASURES[measure][2](value)
-                if measure == "all" and value is not None and not program.driver:
-                    cell += " (unpacks)"
                 cells.append(f"**{cell}**" if value is not None and value == best[measure]
                              else cell)
             rows.append((program.title, "", *cells))
@@ -314,7 +322,7 @@ class Comparison:
         text.append(assembly.about(self.raw["environment"]))
         text.append("MB are millions of bytes. *Mount* ends when the root can be listed. *Mount and "
                     "read one file* starts with a fresh mount; archives are asked for the file. "
-                    "*Read everything* is `grep -r` through the mount, or unpacking to memory. "
+                    "*`grep -r`* reads everything through a mount, *unpack* writes it to memory. "
                     "Images are in the page cache. The best value of each column is bold. A value "
                     "is missing if the program cannot do it, took too long, or was disturbed by "
                     "other work.\n")
@@ -352,7 +360,7 @@ class Comparison:
         fact = self.results.facts.get(f"data/{name}")
         about = f"{fact['title'][0].upper()}{fact['title'][1:]}, {report.megabytes(fact['bytes'])} " \
                 "MB:\n\n" if fact else ""
-        return about + self.table(name, ("size", "cpu", "mount", "file", "all"))
+        return about + self.table(name, ("size", "cpu", "mount", "file", "all", "unpack"))
 
 
 def _differ(value: float, other: float) -> bool:

@@ -24,6 +24,7 @@ use std::process::ExitCode;
 
 use clap_complete::Shell;
 use redwarfs_tools::common::man::Manual;
+use redwarfs_tools::common::tool::Tool;
 use redwarfs_tools::{pages, runtime_manual, tools};
 
 use components::components;
@@ -47,13 +48,13 @@ fn man(out: &Path) -> Result<()> {
 }
 
 fn completions(out: &Path) -> Result<()> {
-    for mut command in tools().into_iter().map(|tool| tool.command) {
+    for mut command in tools().iter().map(Tool::completion) {
         let name = command.get_name().to_owned();
         if name == "redwarfs" {
             // Its first argument can be a tool, whose options follow.
             let others = tools().into_iter().filter(|tool| tool.name() != name);
             command = command
-                .subcommands(others.map(|tool| tool.command))
+                .subcommands(others.map(|tool| tool.completion()))
                 .disable_help_subcommand(true);
         }
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {

@@ -1,7 +1,7 @@
 //! Lists, checksums and checks of good images.
 
 use crate::reading_tools::{DIRECTORY, REGULAR, SYMLINK, check, extract, file_type, text};
-use crate::support::{DWARFSCK, DWARFSEXTRACT, must, run};
+use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, run};
 use redwarfs_extractor::display_path;
 use redwarfs_testkit::golden::{golden, golden_images};
 use redwarfs_testkit::skip;
@@ -130,6 +130,30 @@ fn checksums_are_those_of_the_files() {
                 text(&verified.stdout),
                 text(&verified.stderr)
             ),
+        }
+    }
+}
+
+/// Small files are done long before the large one that is stored before or between them.
+#[test]
+fn checksums_come_in_the_same_order_for_any_number_of_threads() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("a large one"), vec![7; 40 << 20]).unwrap();
+    for number in 0..300 {
+        fs::write(tree.join(format!("{number}")), format!("{number}")).unwrap();
+    }
+    let image = dir.path().join("image");
+    for order in ["path", "revpath"] {
+        let order = format!("--order={order}");
+        let (from, to) = (tree.to_str().unwrap(), image.to_str().unwrap());
+        must(MKDWARFS, ["-i", from, "-o", to, "-l1", "-f", &order]);
+        let want = check(&image, &["--checksum=sha256", "-n1"]).stdout;
+        assert_eq!(text(&want).lines().count(), 301);
+        for _ in 0..5 {
+            let done = check(&image, &["--checksum=sha256", "-n8"]);
+            assert!(done.stdout == want, "{order}");
         }
     }
 }

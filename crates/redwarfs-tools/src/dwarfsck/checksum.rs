@@ -1,9 +1,10 @@
 //! Checksums of files, in the form of `sha256sum` and its relatives.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use redwarfs_format::metadata::{Extent, FileType, MetadataView};
 use redwarfs_format::{EntryIndex, InodeNo};
@@ -39,6 +40,11 @@ macro_rules! algorithms {
                 ("xxh3-64", Self::Xxh3_64),
                 ("xxh3-128", Self::Xxh3_128),
             ];
+
+            /// The names of all algorithms.
+            pub(super) fn names() -> impl Iterator<Item = &'static str> {
+                Self::ALL.iter().map(|(name, _)| *name)
+            }
 
             fn name(self) -> &'static str {
                 let mut all = Self::ALL.iter();
@@ -117,10 +123,9 @@ impl FromStr for Algorithm {
             .find(|(known, _)| *known == name)
             .map(|(_, algorithm)| *algorithm)
             .ok_or_else(|| {
-                let known = Self::ALL.iter().map(|(known, _)| *known);
                 unknown(
                     format_args!("checksum algorithm not available: {name}"),
-                    known,
+                    Self::names(),
                 )
             })
     }
@@ -264,8 +269,124 @@ fn path_of(view: &MetadataView, of: EntryIndex) -> redwarfs_format::Result<Vec<u
     }
 }
 
-/// Prints the checksum of every regular file, each content read once and in the order of the data.
-/// Returns the number of files that cannot be read; they are reported to `logger`.
+/// Contents that may be read before their turn to be printed. A digest that waits takes some 200 bytes.
+const AHEAD: usize = 1 << 16;
+
+/// The lines in the order of the data, whichever content is read first.
+struct Printer<'a> {
+    image: &'a Image,
+    algorithm: Algorithm,
+    form: Form,
+    names: &'a [Name],
+    contents: &'a [Content],
+    out: io::BufWriter<io::Stdout>,
+    error: Option<io::Error>,
+    failures: Failures<'a>,
+    /// Number of the next content to print.
+    next: usize,
+    /// Digests of later contents.
+    waiting: BTreeMap<usize, redwarfs_format::Result<String>>,
+}
+
+impl Printer<'_> {
+    /// Takes the digest of a content, and prints all whose turn it is.
+    fn add(&mut self, number: usize, digest: redwarfs_format::Result<String>) -> io::Result<()> {
+        self.waiting.insert(number, digest);
+        while let Some(digest) = self.waiting.remove(&self.next) {
+            self.print(self.next, &digest)?;
+            self.next += 1;
+        }
+        Ok(())
+    }
+
+    fn print(&mut self, number: usize, digest: &redwarfs_format::Result<String>) -> io::Result<()> {
+        let names = self
+            .contents
+            .get(number)
+            .map(|content| content.names.clone());
+        for (_, entry) in names
+            .and_then(|range| self.names.get(range))
+            .unwrap_or_default()
+        {
+            let path = match path_of(self.image.metadata(), *entry) {
+                Ok(path) => path,
+                Err(e) => {
+                    self.failures.add("cannot name a file", None, &e);
+                    continue;
+                }
+            };
+            match digest {
+                Ok(digest) => {
+                    self.out
+                        .write_all(&line(self.algorithm, digest, &path, self.form))?;
+                }
+                Err(e) => self.failures.add("cannot read", Some(&path), e),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the threads share that read contents and print their digests.
+struct Work<'a> {
+    printer: Mutex<Printer<'a>>,
+    /// A content was printed, or the work ends.
+    changed: Condvar,
+    /// Number of the next content to read.
+    next: AtomicUsize,
+    ended: AtomicBool,
+}
+
+impl Work<'_> {
+    fn run(&self, image: &Image, algorithm: Algorithm, contents: &[Content]) {
+        // Nobody waits for the turn of a thread that is gone.
+        let _end = EndOnPanic(self);
+        let mut buffer = vec![0; PIECE];
+        while !self.ended.load(Ordering::Relaxed) {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            let Some(content) = contents.get(number) else {
+                break;
+            };
+            let digest = digest(image, content.inode, algorithm, &mut buffer);
+            let printer = self.printer.lock().unwrap_or_else(PoisonError::into_inner);
+            // The content whose turn it is never waits here.
+            let early = |printer: &mut Printer<'_>| {
+                number - printer.next >= AHEAD && !self.ended.load(Ordering::Relaxed)
+            };
+            let mut printer = self
+                .changed
+                .wait_while(printer, early)
+                .unwrap_or_else(PoisonError::into_inner);
+            if let Err(e) = printer.add(number, digest) {
+                printer.error.get_or_insert(e);
+                self.ended.store(true, Ordering::Relaxed);
+            }
+            drop(printer);
+            self.changed.notify_all();
+        }
+    }
+}
+
+struct EndOnPanic<'a, 'b>(&'a Work<'b>);
+
+impl Drop for EndOnPanic<'_, '_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // With the lock, nobody is between looking and waiting.
+            let _printer = self
+                .0
+                .printer
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            self.0.ended.store(true, Ordering::Relaxed);
+            self.0.changed.notify_all();
+        }
+    }
+}
+
+/// Prints the checksum of every regular file, each content read once and in the order of the data:
+/// the same lines for any number of `workers`. Returns the number of files that cannot be read; they
+/// are reported to `logger`.
 pub(super) fn print(
     image: &Image,
     algorithm: Algorithm,
@@ -275,45 +396,29 @@ pub(super) fn print(
 ) -> Result<u64> {
     let mut failures = Failures::new(logger);
     let names = names(image, &mut failures);
-    let order = contents(image, &names);
-    let next = AtomicUsize::new(0);
-    let closed = AtomicBool::new(false);
-    let output = Mutex::new((
-        io::BufWriter::new(io::stdout()),
-        None::<io::Error>,
+    let contents = contents(image, &names);
+    let printer = Printer {
+        image,
+        algorithm,
+        form,
+        names: &names,
+        contents: &contents,
+        out: io::BufWriter::new(io::stdout()),
+        error: None,
         failures,
-    ));
-    let work = || {
-        let mut buffer = vec![0; PIECE];
-        while !closed.load(Ordering::Relaxed) {
-            let Some(content) = order.get(next.fetch_add(1, Ordering::Relaxed)) else {
-                break;
-            };
-            let digest = digest(image, content.inode, algorithm, &mut buffer);
-            let mut output = output.lock().unwrap_or_else(PoisonError::into_inner);
-            for (_, entry) in names.get(content.names.clone()).unwrap_or_default() {
-                let path = match path_of(image.metadata(), *entry) {
-                    Ok(path) => path,
-                    Err(e) => {
-                        output.2.add("cannot name a file", None, &e);
-                        continue;
-                    }
-                };
-                match &digest {
-                    Ok(digest) => {
-                        if let Err(e) = output.0.write_all(&line(algorithm, digest, &path, form)) {
-                            output.1.get_or_insert(e);
-                            closed.store(true, Ordering::Relaxed);
-                        }
-                    }
-                    Err(e) => output.2.add("cannot read", Some(&path), e),
-                }
-            }
-        }
+        next: 0,
+        waiting: BTreeMap::new(),
     };
+    let work = Work {
+        printer: Mutex::new(printer),
+        changed: Condvar::new(),
+        next: AtomicUsize::new(0),
+        ended: AtomicBool::new(false),
+    };
+    let run = || work.run(image, algorithm, &contents);
     let affinity = env::affinity("checksum");
     std::thread::scope(|scope| {
-        for number in 1..workers.min(order.len().max(1)) {
+        for number in 1..workers.min(contents.len().max(1)) {
             // The work gets done by fewer threads as well.
             let _ = std::thread::Builder::new()
                 .name(format!("checksum{number}"))
@@ -321,14 +426,21 @@ pub(super) fn print(
                     if let Some(cpus) = affinity {
                         let _ = cpus.pin_current_thread();
                     }
-                    work();
+                    run();
                 });
         }
-        work();
+        run();
     });
-    let (mut out, error, failures) = output.into_inner().unwrap_or_else(PoisonError::into_inner);
-    match error.map_or_else(|| out.flush(), Err) {
-        Ok(()) => Ok(failures.count()),
+    let mut printer = work
+        .printer
+        .into_inner()
+        .unwrap_or_else(PoisonError::into_inner);
+    match printer
+        .error
+        .take()
+        .map_or_else(|| printer.out.flush(), Err)
+    {
+        Ok(()) => Ok(printer.failures.count()),
         Err(e) => Err(output_error(&e)),
     }
 }

@@ -42,6 +42,11 @@ const FEATURES: [(&str, Feature, i64); 12] = [
 pub(crate) struct Detail(Vec<Feature>);
 
 impl Detail {
+    /// The names of all parts.
+    pub(super) fn names() -> impl Iterator<Item = &'static str> {
+        FEATURES.iter().map(|(name, ..)| *name)
+    }
+
     pub(crate) fn has(&self, feature: Feature) -> bool {
         self.0.contains(&feature)
     }
@@ -61,8 +66,7 @@ impl FromStr for Detail {
             match FEATURES.iter().find(|(known, ..)| *known == name) {
                 Some((_, feature, _)) => features.push(*feature),
                 None => {
-                    let known = FEATURES.iter().map(|(known, ..)| *known);
-                    let known = std::iter::once("a level from 0 to 7").chain(known);
+                    let known = std::iter::once("a level from 0 to 7").chain(Self::names());
                     return Err(unknown(format_args!("invalid feature: \"{name}\""), known));
                 }
             }

@@ -54,7 +54,8 @@ use crate::common::tool::Tool;
 use crate::common::{Logger, Result, ToolError};
 use args::Args;
 use checked::Checked;
-use detail::Feature;
+use checksum::Algorithm;
+use detail::{Detail, Feature};
 use message::message;
 use meter::with_meter;
 use output::{Failures, Output, shown};
@@ -68,6 +69,8 @@ const EXIT_NO_HEADER: u8 = 2;
 #[must_use]
 pub fn tool() -> Tool {
     Tool::new(Args::prepared(), include_str!("../../manual/dwarfsck.md"))
+        .offering("checksum", Algorithm::names())
+        .offering("detail", Detail::names())
 }
 
 /// Runs the tool; `args` starts with the program's name. Returns the exit code.

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use redwarfs_extractor::{
-    ArchiveProcess, ExtractOptions, ExtractSummary, Selection, XattrSelection,
+    ArchiveProcess, ArchiveSpec, ExtractOptions, ExtractSummary, Selection, XattrSelection,
     serve_archive_process,
 };
 use redwarfs_io::Overwrite;
@@ -55,6 +55,12 @@ pub fn tool() -> Tool {
         Args::prepared(),
         include_str!("../../manual/dwarfsextract.md"),
     )
+    .offering(
+        "format",
+        std::iter::once("auto").chain(ArchiveSpec::formats().iter().copied()),
+    )
+    .offering("format-filters", ArchiveSpec::filters().iter().copied())
+    .offering("verify", ["checksums", "digests", "signed:"])
 }
 
 /// Runs the tool; `args` starts with the program's name. Returns the exit code.

@@ -48,6 +48,7 @@ use std::ffi::OsString;
 use clap::FromArgMatches;
 
 use args::TOOL;
+use order::ORDERS;
 
 use crate::common::cli;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK};
@@ -57,6 +58,24 @@ use crate::common::tool::Tool;
 #[must_use]
 pub fn tool() -> Tool {
     Tool::new(args::command(), include_str!("../../manual/mkdwarfs.md"))
+        .offering("file-hash", values::hash_names())
+        .offering("verify-dedup", ["auto", "always", "never"])
+        .offering("symlinks", ["keep", "follow", "drop"])
+        .offering("hard-links", ["keep", "dissolve"])
+        .offering("whiteouts", ["keep", "apply", "overlay"])
+        .offering("input-format", values::format_names())
+        .offering("recompress", ["all", "block", "metadata", "none"])
+        .offering("merge", ["side", "overlay"])
+        .offering(
+            "order",
+            ORDERS.map(|name| {
+                if name == "explicit" {
+                    "explicit:file="
+                } else {
+                    name
+                }
+            }),
+        )
 }
 
 /// Runs the tool; `args` starts with the program's name. Returns the exit code: 0 for a complete

@@ -30,7 +30,7 @@ pub(crate) enum OrderSpec {
 }
 
 /// The names of all orders.
-const ORDERS: [&str; 9] = [
+pub(crate) const ORDERS: [&str; 9] = [
     "none",
     "path",
     "revpath",

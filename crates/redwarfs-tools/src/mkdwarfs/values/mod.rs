@@ -89,6 +89,12 @@ pub(crate) fn file_hash(text: &str) -> Result<HashChoice, String> {
         .map_err(|e| e.to_string())
 }
 
+/// The words that `--file-hash` takes.
+pub(crate) fn hash_names() -> impl Iterator<Item = &'static str> {
+    let none = std::iter::once("none");
+    none.chain(FileHash::ALL.iter().map(|hash| hash.name()))
+}
+
 /// `--verify-dedup`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verification {
@@ -140,8 +146,8 @@ pub(crate) fn hard_links(text: &str) -> Result<LinkPolicy, String> {
     }
 }
 
-/// `--input-format`.
-pub(crate) fn input_format(text: &str) -> Result<Format, String> {
+/// The formats of archives by their names.
+fn formats() -> impl Iterator<Item = (&'static str, Format)> {
     let own = [
         ("auto", Format::Auto),
         ("tar", Format::Tar),
@@ -152,10 +158,19 @@ pub(crate) fn input_format(text: &str) -> Result<Format, String> {
         ("oci", Format::Oci),
     ];
     let library = LibraryFormat::ALL.map(|format| (format.name(), Format::Library(format)));
-    let mut formats = own.iter().chain(&library);
-    let found = formats.clone().find(|(name, _)| *name == text);
-    found.map(|(_, format)| *format).ok_or_else(|| {
-        let names: Vec<&str> = formats.by_ref().map(|(name, _)| *name).collect();
+    own.into_iter().chain(library)
+}
+
+/// The words that `--input-format` takes.
+pub(crate) fn format_names() -> impl Iterator<Item = &'static str> {
+    formats().map(|(name, _)| name)
+}
+
+/// `--input-format`.
+pub(crate) fn input_format(text: &str) -> Result<Format, String> {
+    let found = formats().find(|(name, _)| *name == text);
+    found.map(|(_, format)| format).ok_or_else(|| {
+        let names: Vec<&str> = format_names().collect();
         format!("invalid archive format '{text}' ({})", names.join(", "))
     })
 }
