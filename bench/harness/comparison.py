@@ -340,7 +340,8 @@ class Comparison:
             if left := self._left_out(name):
                 text.append(left)
         text += ["## Where another program leads\n",
-                 "Rows in which a program is better than RedwarFS at each of the levels above.\n",
+                 "Rows in which a program is better than RedwarFS at each of the levels above. The reasons follow "
+                 "from how the programs work. They were not measured.\n",
                  self.leads_table(), NOT_FOR, CROMFS]
         return "\n".join(text), plots
 

@@ -1,22 +1,21 @@
 //! Checksums of files, in the form of `sha256sum` and its relatives.
 
-use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use redwarfs_format::metadata::{Extent, FileType, MetadataView};
 use redwarfs_format::{EntryIndex, InodeNo};
 use redwarfs_reader::Image;
+use redwarfs_writer::Error as PoolError;
+use redwarfs_writer::ordered::{self, Turn};
 use sha2::Digest as _;
 
 use super::output::{Failures, Form, output_error};
-use crate::common::Result;
-use crate::common::env;
 use crate::common::json::JsonWriter;
 use crate::common::log::Logger;
 use crate::common::suggest::unknown;
+use crate::common::{Result, ToolError, env};
 
 /// Contents are read in pieces of this size.
 const PIECE: usize = 1 << 20;
@@ -269,124 +268,9 @@ fn path_of(view: &MetadataView, of: EntryIndex) -> redwarfs_format::Result<Vec<u
     }
 }
 
-/// Contents that may be read before their turn to be printed. A digest that waits takes some 200 bytes.
-const AHEAD: usize = 1 << 16;
-
-/// The lines in the order of the data, whichever content is read first.
-struct Printer<'a> {
-    image: &'a Image,
-    algorithm: Algorithm,
-    form: Form,
-    names: &'a [Name],
-    contents: &'a [Content],
-    out: io::BufWriter<io::Stdout>,
-    error: Option<io::Error>,
-    failures: Failures<'a>,
-    /// Number of the next content to print.
-    next: usize,
-    /// Digests of later contents.
-    waiting: BTreeMap<usize, redwarfs_format::Result<String>>,
-}
-
-impl Printer<'_> {
-    /// Takes the digest of a content, and prints all whose turn it is.
-    fn add(&mut self, number: usize, digest: redwarfs_format::Result<String>) -> io::Result<()> {
-        self.waiting.insert(number, digest);
-        while let Some(digest) = self.waiting.remove(&self.next) {
-            self.print(self.next, &digest)?;
-            self.next += 1;
-        }
-        Ok(())
-    }
-
-    fn print(&mut self, number: usize, digest: &redwarfs_format::Result<String>) -> io::Result<()> {
-        let names = self
-            .contents
-            .get(number)
-            .map(|content| content.names.clone());
-        for (_, entry) in names
-            .and_then(|range| self.names.get(range))
-            .unwrap_or_default()
-        {
-            let path = match path_of(self.image.metadata(), *entry) {
-                Ok(path) => path,
-                Err(e) => {
-                    self.failures.add("cannot name a file", None, &e);
-                    continue;
-                }
-            };
-            match digest {
-                Ok(digest) => {
-                    self.out
-                        .write_all(&line(self.algorithm, digest, &path, self.form))?;
-                }
-                Err(e) => self.failures.add("cannot read", Some(&path), e),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// What the threads share that read contents and print their digests.
-struct Work<'a> {
-    printer: Mutex<Printer<'a>>,
-    /// A content was printed, or the work ends.
-    changed: Condvar,
-    /// Number of the next content to read.
-    next: AtomicUsize,
-    ended: AtomicBool,
-}
-
-impl Work<'_> {
-    fn run(&self, image: &Image, algorithm: Algorithm, contents: &[Content]) {
-        // Nobody waits for the turn of a thread that is gone.
-        let _end = EndOnPanic(self);
-        let mut buffer = vec![0; PIECE];
-        while !self.ended.load(Ordering::Relaxed) {
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            let Some(content) = contents.get(number) else {
-                break;
-            };
-            let digest = digest(image, content.inode, algorithm, &mut buffer);
-            let printer = self.printer.lock().unwrap_or_else(PoisonError::into_inner);
-            // The content whose turn it is never waits here.
-            let early = |printer: &mut Printer<'_>| {
-                number - printer.next >= AHEAD && !self.ended.load(Ordering::Relaxed)
-            };
-            let mut printer = self
-                .changed
-                .wait_while(printer, early)
-                .unwrap_or_else(PoisonError::into_inner);
-            if let Err(e) = printer.add(number, digest) {
-                printer.error.get_or_insert(e);
-                self.ended.store(true, Ordering::Relaxed);
-            }
-            drop(printer);
-            self.changed.notify_all();
-        }
-    }
-}
-
-struct EndOnPanic<'a, 'b>(&'a Work<'b>);
-
-impl Drop for EndOnPanic<'_, '_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            // With the lock, nobody is between looking and waiting.
-            let _printer = self
-                .0
-                .printer
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            self.0.ended.store(true, Ordering::Relaxed);
-            self.0.changed.notify_all();
-        }
-    }
-}
-
 /// Prints the checksum of every regular file, each content read once and in the order of the data:
 /// the same lines for any number of `workers`. Returns the number of files that cannot be read; they
-/// are reported to `logger`.
+/// are reported to `logger`. A digest that waits for that of an earlier content takes some 200 bytes.
 pub(super) fn print(
     image: &Image,
     algorithm: Algorithm,
@@ -397,52 +281,51 @@ pub(super) fn print(
     let mut failures = Failures::new(logger);
     let names = names(image, &mut failures);
     let contents = contents(image, &names);
-    let printer = Printer {
-        image,
-        algorithm,
-        form,
-        names: &names,
-        contents: &contents,
-        out: io::BufWriter::new(io::stdout()),
-        error: None,
-        failures,
-        next: 0,
-        waiting: BTreeMap::new(),
-    };
-    let work = Work {
-        printer: Mutex::new(printer),
-        changed: Condvar::new(),
-        next: AtomicUsize::new(0),
-        ended: AtomicBool::new(false),
-    };
-    let run = || work.run(image, algorithm, &contents);
     let affinity = env::affinity("checksum");
-    std::thread::scope(|scope| {
-        for number in 1..workers.min(contents.len().max(1)) {
-            // The work gets done by fewer threads as well.
-            let _ = std::thread::Builder::new()
-                .name(format!("checksum{number}"))
-                .spawn_scoped(scope, || {
-                    if let Some(cpus) = affinity {
-                        let _ = cpus.pin_current_thread();
-                    }
-                    run();
-                });
+    let next = AtomicU32::new(0);
+    let start = || {
+        if let Some(cpus) = affinity {
+            let _ = cpus.pin_current_thread();
         }
-        run();
-    });
-    let mut printer = work
-        .printer
-        .into_inner()
-        .unwrap_or_else(PoisonError::into_inner);
-    match printer
-        .error
-        .take()
-        .map_or_else(|| printer.out.flush(), Err)
-    {
-        Ok(()) => Ok(printer.failures.count()),
-        Err(e) => Err(output_error(&e)),
-    }
+        let mut buffer = vec![0; PIECE];
+        let (next, contents) = (&next, &contents);
+        move || {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            contents.get(number as usize).map_or(Turn::End, |content| {
+                let digest = digest(image, content.inode, algorithm, &mut buffer);
+                Turn::Done(number, (content, digest))
+            })
+        }
+    };
+    let mut out = io::BufWriter::new(io::stdout());
+    let take = |(content, digest): (&Content, redwarfs_format::Result<String>)| {
+        for (_, entry) in names.get(content.names.clone()).unwrap_or_default() {
+            let path = match path_of(image.metadata(), *entry) {
+                Ok(path) => path,
+                Err(e) => {
+                    failures.add("cannot name a file", None, &e);
+                    continue;
+                }
+            };
+            match &digest {
+                Ok(digest) => {
+                    let line = line(algorithm, digest, &path, form);
+                    out.write_all(&line).map_err(PoolError::Output)?;
+                }
+                Err(e) => failures.add("cannot read", Some(&path), e),
+            }
+        }
+        Ok(())
+    };
+    let threads = workers.min(contents.len());
+    ordered::run("checksum", threads, 0, start, || Ok(()), take)
+        .and_then(|()| out.flush().map_err(PoolError::Output))
+        .map_err(|e| match e {
+            PoolError::Output(e) => output_error(&e),
+            PoolError::Thread(e) => ToolError::new("cannot start a thread").io(&e),
+            other => ToolError::new(other.to_string()),
+        })?;
+    Ok(failures.count())
 }
 
 /// Where the data of a file begins, comparable between files. Only the first pieces are looked at:
