@@ -187,8 +187,8 @@ fn many_reads_at_the_same_time() {
     }
 }
 
-/// Two blocks of which the second cannot be read, and the place of the first.
-fn stalling(options: &MountOptions) -> (Mount, Arc<Gate>) {
+/// Two blocks of which the second cannot be read, what keeps it from that, and the reads that workers have answered before.
+fn stalling(options: &MountOptions) -> (Mount, Arc<Gate>, u64) {
     let mut maker = Maker::new();
     for name in ["one", "two"] {
         maker.file(name, noise(BLOCK as usize, name.len()));
@@ -206,7 +206,8 @@ fn stalling(options: &MountOptions) -> (Mount, Arc<Gate>) {
     );
     let second = starts[1] as u64 - 64;
     gate.close(second..second + u64::from(BLOCK));
-    (mount, gate)
+    let before = mount.count("reads by workers");
+    (mount, gate, before)
 }
 
 /// Programs that read past the kernel's cache, all on one CPU: more than its queue has entries.
@@ -235,10 +236,10 @@ fn everybody_who_waits_can_be_killed() {
         return;
     }
     ring_is_offered(NAME);
-    let (mount, gate) = stalling(&over_ring());
+    let (mount, gate, before) = stalling(&over_ring());
     let mut readers = readers(&mount.path("two"));
     wait_until("all entries are in use", || {
-        mount.count("reads by workers") >= DEPTH as u64
+        mount.count("reads by workers") >= before + DEPTH as u64
     });
     for reader in &mut readers {
         reader.kill().expect("killed");
@@ -269,10 +270,10 @@ fn aborting_with_requests_on_their_way() {
         return;
     }
     ring_is_offered(NAME);
-    let (mut mount, gate) = stalling(&over_ring());
+    let (mut mount, gate, before) = stalling(&over_ring());
     let mut readers = readers(&mount.path("two"));
     wait_until("all entries are in use", || {
-        mount.count("reads by workers") >= DEPTH as u64
+        mount.count("reads by workers") >= before + DEPTH as u64
     });
     // It is busy, but with this flag the connection ends before that is found out.
     let _ = unmount(mount.point(), UnmountFlags::FORCE);
@@ -298,7 +299,7 @@ fn unmounting_with_requests_on_their_way() {
         return;
     }
     ring_is_offered(NAME);
-    let (mut mount, gate) = stalling(&over_ring());
+    let (mut mount, gate, before) = stalling(&over_ring());
     let path = mount.path("two");
     let readers: Vec<_> = (0..DEPTH / 2)
         .map(|_| {
@@ -316,7 +317,7 @@ fn unmounting_with_requests_on_their_way() {
         })
         .collect();
     wait_until("the reads stall", || {
-        mount.count("reads by workers") >= (DEPTH / 2) as u64
+        mount.count("reads by workers") >= before + (DEPTH / 2) as u64
     });
     let mounted = mount.take();
     let unmounted = mounted.unmounter().unmount().expect("detached");
