@@ -90,12 +90,12 @@ fn blanks(file: &dyn Source, offset: u64) -> [Blank; HeaderPage::BLANKS] {
 }
 
 /// Adds a RECOVERY section behind the image at `offset` of a file, and behind its other trailers. At every moment,
-/// the file is a valid image. If an older snapshot of the image has recovery data, that stays, and the new section
+/// the file is a valid image. If the image or an older snapshot of it has recovery data, that stays, and the new section
 /// protects what is behind it, unless [`Protection::whole`] asks for everything. `done` gets the number of bytes after each piece that was protected.
 ///
 /// # Errors
 /// * [`Error::Geometry`] if the options do not fit the size of the image.
-/// * [`Error::Present`] if the image has recovery data.
+/// * [`Error::Present`] if the image ends with recovery data.
 /// * [`Error::Unfit`] if it has no valid index, or other data follows it.
 /// * [`Error::Format`] if there is no image, [`Error::Io`] if reading or writing fails, [`Error::Interrupted`]
 ///   if `stop` is set. The file is unchanged then.
@@ -108,8 +108,8 @@ pub fn add(
 ) -> Result<Added> {
     let image = container(&file, offset)?;
     let opening = opening(&image)?;
-    let is_recovery = |section: &Section| section.ty == SectionType::RECOVERY;
-    if image.trailers.iter().any(is_recovery) {
+    let last = image.trailers.last();
+    if last.is_some_and(|section| section.ty == SectionType::RECOVERY) {
         return Err(Error::Present);
     }
     let end = offset.saturating_add(image.size);
@@ -231,11 +231,25 @@ pub(crate) fn sidecar_prelude(file: &dyn Source, image: Option<&Container>) -> R
 fn start(offset: u64, protection: &Protection) -> Result<i64> {
     let leading = if protection.leading { offset } else { 0 };
     let leading = i64::try_from(leading);
-    Ok(-leading.map_err(|_| Error::Unfit("it begins too far behind"))?)
+    Ok(-leading
+        .map_err(|_| Error::Unfit("the image begins too far behind the start of the file"))?)
 }
 
-/// The newest recovery data of older generations of an image, if it is there.
+/// The last recovery data among the trailers of a generation. Within that, none if it is damaged: it protects nothing then.
+fn last_of(file: &dyn Source, image: &Container) -> Option<Option<HeaderPage>> {
+    let is_recovery = |section: &&Section| section.ty == SectionType::RECOVERY;
+    let section = image.trailers.iter().rfind(is_recovery)?;
+    let at = image.offset + section.payload_offset + Prelude::LEN as u64;
+    let page = page_at(file, at).and_then(|page| HeaderPage::parse(&page).ok());
+    let header = page.map(|(header, _)| header);
+    Some(header.filter(|header| header.section == section.header_offset))
+}
+
+/// The newest recovery data of an image and its older generations, if it is there.
 fn previous(file: &dyn Source, image: &Container) -> Result<Option<HeaderPage>> {
+    if let Some(own) = last_of(file, image) {
+        return Ok(own);
+    }
     let is_table = |section: &&Section| section.ty == SectionType::SNAPSHOTS;
     let (Some(section), Some(index)) =
         (image.trailers.iter().rfind(is_table), image.sections.last())
@@ -269,16 +283,9 @@ fn previous(file: &dyn Source, image: &Container) -> Result<Option<HeaderPage>> 
         let Ok(older) = Container::open_generation(&read, len, image.offset, end) else {
             continue;
         };
-        let is_recovery = |section: &&Section| section.ty == SectionType::RECOVERY;
-        let Some(section) = older.trailers.iter().rfind(is_recovery) else {
-            continue;
-        };
-        let at = image.offset + section.payload_offset + Prelude::LEN as u64;
-        let page = page_at(file, at).and_then(|page| HeaderPage::parse(&page).ok());
-        // What is damaged protects nothing.
-        return Ok(page
-            .map(|(header, _)| header)
-            .filter(|header| header.section == section.header_offset));
+        if let Some(found) = last_of(file, &older) {
+            return Ok(found);
+        }
     }
     Ok(None)
 }
@@ -316,33 +323,25 @@ fn write_parity(
     Ok(())
 }
 
-/// Removes the recovery data of the image at `offset` of a file, which ends the file. Returns the number of
-/// bytes that were removed.
+/// Removes the recovery data that ends the image at `offset` of a file. Other trailers, and recovery data in front of
+/// them, stay. Returns the number of bytes that were removed.
 ///
 /// # Errors
-/// [`Error::NotFound`] if there is none, [`Error::Unfit`] if it is not what the file ends with.
+/// [`Error::NotFound`] if there is none, [`Error::NotLast`] if trailers follow it, [`Error::Unfit`] if other data follows
+/// the image.
 pub fn remove(file: &LockedFile, offset: u64) -> Result<u64> {
     let image = container(file, offset)?;
     opening(&image)?;
     let is_recovery = |section: &&Section| section.ty == SectionType::RECOVERY;
-    let first = image
-        .trailers
-        .iter()
-        .find(is_recovery)
-        .ok_or(Error::NotFound)?;
-    let later = image
-        .trailers
-        .iter()
-        .filter(|s| s.position > first.position);
-    let end = offset.saturating_add(image.size);
-    if later
-        .into_iter()
-        .any(|section| section.ty != SectionType::RECOVERY)
-        || file.len()? != end.saturating_add(image.unused_tail)
-    {
-        return Err(Error::Unfit("other data follows the recovery data"));
+    if !image.trailers.iter().any(|section| is_recovery(&section)) {
+        return Err(Error::NotFound);
     }
-    let len = file.len()?;
+    let last = image.trailers.iter().rev().take_while(is_recovery).last();
+    let first = last.ok_or(Error::NotLast)?;
+    let (len, end) = (file.len()?, offset.saturating_add(image.size));
+    if len != end.saturating_add(image.unused_tail) {
+        return Err(Error::Unfit("other data follows the image"));
+    }
     let keep = offset + first.header_offset;
     file.set_len(keep)?;
     file.sync()?;
@@ -387,7 +386,6 @@ impl Frame {
         let opening = opening(image)?;
         let index = image.sections.last();
         let index = index.ok_or_else(|| redwarfs_format::Error::corrupt("the section index"))?;
-        // The trailers in front of this one are small.
         let trailers = image.trailers.iter();
         let before = trailers.take_while(|s| s.header_offset < header.section);
         let last = before.last().unwrap_or(index);

@@ -22,11 +22,14 @@ pub enum Error {
     /// with right checksums that differ.
     #[error("the image was changed after the sidecar was made")]
     Changed,
-    /// The image has recovery data already.
+    /// The image ends with recovery data already.
     #[error("the image has recovery data already")]
     Present,
+    /// Something of the image, such as a table of snapshots, follows its recovery data.
+    #[error("something that was added later follows the recovery data")]
+    NotLast,
     /// The image has no section index, or data behind it that is not its own.
-    #[error("recovery data cannot be added: {0}")]
+    #[error("{0}")]
     Unfit(&'static str),
     /// Bytes at the start of the file are gone, so that what follows is not where it was.
     #[error("the file has lost its start")]

@@ -15,7 +15,7 @@ use redwarfs_recovery::{
 };
 use redwarfs_testkit::mutate::Rng;
 
-use crate::support::{append, bytes, flip, go, image};
+use crate::support::{append, bytes, flip, go, image, retable};
 
 /// One part of the recovery data, as the pages of the intact file describe it.
 #[derive(Debug, Clone)]
@@ -283,7 +283,11 @@ fn one(case: u64, outcomes: &mut Outcomes) {
         };
         protect(&protection);
         for _ in 0..rng.below(3) {
-            let grown = append(&fs::read(files.file()).unwrap(), offset, &mut rng);
+            let old = fs::read(files.file()).unwrap();
+            let grown = match rng.below(3) {
+                0 => retable(&old, offset),
+                _ => append(&old, offset, &mut rng),
+            };
             fs::write(files.file(), grown).unwrap();
             protect(&protection);
         }

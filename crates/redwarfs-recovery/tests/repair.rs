@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::{fs, io};
 
 use redwarfs_format::section::{
-    CompressionId, IndexState, SectionHeader, SectionType, encode_section_index,
+    CompressionId, Footer, IndexState, SectionHeader, SectionType, encode_section_index,
 };
 use redwarfs_io::{LockedFile, Medium, Source};
 use redwarfs_recovery::{Damage, Error, GeometryError, Protection, Repaired, add, locate, remove};
 use redwarfs_testkit::mutate::Rng;
 
-use crate::support::{bytes, container, flip, go, image};
+use crate::support::{bytes, container, flip, go, image, retable};
 
 /// A file with an image in a directory of its own.
 struct Case {
@@ -111,6 +111,76 @@ fn added_and_removed() {
         assert!(fs::read(&case.path).unwrap() == case.plain);
         assert!(matches!(remove(&file, case.offset), Err(Error::NotFound)));
         assert!(matches!(locate(&file, &go()), Err(Error::NotFound)));
+    }
+}
+
+/// What is added behind recovery data within a generation gets recovery data of its own.
+#[test]
+fn a_trailer_behind_recovery_data_is_protected() {
+    for leading in [&b""[..], b"#!program"] {
+        let case = Case::new(leading, &[300_000, 0, 77], 5.0, true);
+        let mut states = vec![case.whole.clone()];
+        for round in 1..4 {
+            let added = retable(states.last().unwrap(), case.offset);
+            fs::write(&case.path, &added).unwrap();
+            let open = |file: &LockedFile| {
+                let data = locate(file, &go()).unwrap();
+                data.unprotected(file).unwrap().len()
+            };
+            let file = LockedFile::open(&case.path).unwrap();
+            assert_eq!(open(&file), 1);
+            assert!(matches!(remove(&file, case.offset), Err(Error::NotLast)));
+            assert!(fs::read(&case.path).unwrap() == added);
+            let protection = Protection::percent(50.0);
+            let more = add(file, case.offset, &protection, &|_| {}, &go()).unwrap();
+            let before = states.last().unwrap().len();
+            assert_eq!(more.geometry.length() as usize, added.len() - before);
+            let whole = fs::read(&case.path).unwrap();
+            assert!(whole.starts_with(&added));
+            let file = LockedFile::open(&case.path).unwrap();
+            assert_eq!(open(&file), 0);
+            let data = locate(&file, &go()).unwrap();
+            assert_eq!(data.geometries().count(), round + 1);
+            assert!(data.check(&file, &|_| {}, &go()).unwrap().is_none());
+            assert!(matches!(
+                add(file, case.offset, &protection, &|_| {}, &go()),
+                Err(Error::Present)
+            ));
+            // Opening the image takes the small trailers, and no recovery data.
+            let found = container(&whole, case.offset);
+            let at = (case.offset + found.trailers[0].header_offset) as usize;
+            let end = |bytes: &[u8]| {
+                let footer: &[u8; Footer::LEN] = bytes.last_chunk().unwrap();
+                let footer = Footer::parse(footer);
+                (footer.open_offset + footer.open_length + case.offset) as usize
+            };
+            assert_eq!(end(&whole), at);
+            assert_eq!(end(&added), at);
+            // Cut off again, that is the file with the trailer.
+            let file = LockedFile::open(&case.path).unwrap();
+            let removed = remove(&file, case.offset).unwrap() as usize;
+            assert_eq!(removed, whole.len() - added.len());
+            assert!(fs::read(&case.path).unwrap() == added);
+            fs::write(&case.path, &whole).unwrap();
+            states.push(whole);
+        }
+        // All parts are repaired together, with the frames of their sections, which follow from each other.
+        let whole = states.last().unwrap();
+        let mut bad = whole.clone();
+        bad[..3000].fill(1);
+        for state in &states {
+            bad[state.len() - 24..state.len()].fill(0xff);
+        }
+        let trailers = container(whole, case.offset).trailers;
+        assert_eq!(trailers.len(), 7);
+        for section in &trailers {
+            let at = (case.offset + section.header_offset) as usize;
+            bad[at..at + 80].fill(0);
+        }
+        fs::write(&case.path, &bad).unwrap();
+        assert!(!check(&case.path).unwrap().is_none());
+        repair(&case.path).unwrap();
+        assert!(fs::read(&case.path).unwrap() == *whole);
     }
 }
 

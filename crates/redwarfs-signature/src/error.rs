@@ -7,12 +7,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The image has no section index, or something behind it that has to stay at the end.
+    /// The image has no section index, or other data follows it.
     #[error("the image cannot be signed: {0}")]
     Unfit(&'static str),
-    /// The image has recovery data, behind which nothing can be added.
-    #[error("the image has recovery data, which has to be the last")]
-    Recovery,
     /// The image has no digests to sign.
     #[error("the image has no digests")]
     NoDigests,

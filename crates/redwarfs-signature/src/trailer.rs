@@ -22,8 +22,7 @@ pub struct Added {
 /// Adds a DIGESTS section behind the image at `offset` of a file. At every moment, the file is a valid image.
 ///
 /// # Errors
-/// [`Error::Recovery`] if the image has recovery data, [`Error::Unfit`] if it has no valid index or other data
-/// follows it, [`Error::Stale`] if the digests are those of another image, [`Error::Io`] if writing fails. The file
+/// [`Error::Unfit`] if the image has no valid index or other data follows it, [`Error::Stale`] if the digests are those of another image, [`Error::Io`] if writing fails. The file
 /// is unchanged then.
 pub fn add_digests(file: LockedFile, offset: u64, digests: &Digests) -> Result<Added> {
     let image = container(&file, offset)?;
@@ -88,9 +87,6 @@ fn append(
     body: &[u8],
 ) -> Result<Added> {
     let opening = Opening::of(image).ok_or(Error::Unfit("it has no valid section index"))?;
-    if image.trailers.iter().any(|s| s.ty == SectionType::RECOVERY) {
-        return Err(Error::Recovery);
-    }
     let end = offset.saturating_add(image.size);
     if file.len()? != end.saturating_add(image.unused_tail) {
         return Err(Error::Unfit("other data follows it"));

@@ -275,14 +275,16 @@ fn what_is_behind_the_image_decides_what_can_be_added() {
     assert!(after.starts_with(&before));
     assert_eq!(after.len() - before.len(), added.bytes as usize);
     assert_eq!(added.header_offset, before.len() as u64);
-    // With recovery data behind them, they are protected, and nothing more can be added.
+    // Recovery data behind them protects them. More digests and signatures behind that count all the same.
     let protection = redwarfs_recovery::Protection::percent(5.0);
     redwarfs_recovery::add(case.lock(), 0, &protection, &|_| {}, &go()).unwrap();
-    let refused = add_digests(case.lock(), 0, &digests).unwrap_err();
-    assert!(
-        matches!(refused, redwarfs_signature::Error::Recovery),
-        "{refused}"
-    );
+    let protected = case.bytes();
+    add_digests(case.lock(), 0, &digests).unwrap();
+    case.sign(&key);
+    open(&case.bytes(), &key.trust()).unwrap();
+    redwarfs_recovery::add(case.lock(), 0, &protection, &|_| {}, &go()).unwrap();
+    open(&case.bytes(), &key.trust()).unwrap();
+    std::fs::write(&case.path, &protected).unwrap();
     redwarfs_recovery::remove(&case.lock(), 0).unwrap();
     assert_eq!(case.bytes(), after);
     // A file that has other data behind it.

@@ -255,12 +255,6 @@ fn wrong_keys_and_passwords_are_named_and_not_shown() {
     place.expect(1, &["--check-digests", "--repair"]);
     place.expect(1, &["--check-digests", "--list"]);
     assert_eq!(fs::read(&place.image).unwrap(), before);
-    place.expect(0, &["--add-recovery=5%"]);
-    let text = place.expect(1, &["--sign", &key("minisign.key")]);
-    assert!(
-        text.contains("recovery data, which has to be the last (--remove-recovery"),
-        "{text}"
-    );
 }
 
 /// The password from standard input, and signatures that other programs make of the exported message.

@@ -381,6 +381,89 @@ fn snapshots_without_recovery_data_are_named() {
     assert!(repaired[first..] == whole[first..]);
 }
 
+/// Whatever is added behind recovery data: it is open until recovery data is added once more.
+#[test]
+fn what_is_added_behind_recovery_data_can_be_protected() {
+    let key = |name: &str| -> String {
+        let keys = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/keys");
+        format!("{keys}/{name}")
+    };
+    let sign = format!("--sign={}", key("minisign.key"));
+    let verify = format!("--verify-signature={}", key("minisign.pub"));
+    let place = place(&["-S18"]);
+    add(&place, 4..5);
+    append(&place, &["--snapshot-name=second"]);
+    place.check(0, &["--add-recovery=10%"]);
+    let protected = place.bytes();
+    let changes: [&[&str]; 6] = [
+        &["--pin-snapshot=second"],
+        &["--rename-snapshot", "second", "other"],
+        &["--delete-snapshot=1"],
+        &["--keep-last=1"],
+        &["--add-digests"],
+        &[&sign],
+    ];
+    let goes_on = |change: &[&str]| {
+        let before = place.bytes();
+        let text = place.check(0, change);
+        assert!(
+            text.contains("its recovery data does not protect th")
+                && text.contains("--add-recovery=PERCENT adds more"),
+            "{change:?}: {text}"
+        );
+        let changed = place.bytes();
+        let text = place.check(1, &["--check-recovery"]);
+        let open = format!(
+            "{} bytes at offset {} of the image, without recovery data",
+            changed.len() - before.len(),
+            before.len()
+        );
+        assert!(
+            text.replace(',', "").contains(&open.replace(',', "")),
+            "{change:?}: {text}"
+        );
+        // What is not the last cannot be removed, and the message says what can be done.
+        let text = place.check(1, &["--remove-recovery"]);
+        assert!(
+            text.contains("--add-recovery protects what follows it"),
+            "{text}"
+        );
+        assert!(place.bytes() == changed);
+        place.check(0, &["--add-recovery=100%"]);
+        let whole = place.bytes();
+        assert!(whole.starts_with(&changed));
+        assert!(place.check(0, &["--check-recovery"]).contains("OK: "));
+        assert!(place.check(0, &["--check-integrity"]).contains("OK: "));
+        place.damage(|bytes| {
+            bytes[5000..9000].fill(1);
+            bytes[before.len()..changed.len()].fill(2);
+        });
+        place.check(0, &["--repair"]);
+        assert!(place.bytes() == whole, "{change:?}");
+        place.check(0, &["--remove-recovery"]);
+        assert!(place.bytes() == changed, "{change:?}");
+        fs::write(&place.image, &whole).unwrap();
+    };
+    for change in changes {
+        fs::write(&place.image, &protected).unwrap();
+        goes_on(change);
+    }
+    place.check(0, &[&verify]);
+    // One after the other, and a snapshot behind all of it.
+    for change in [changes[0], changes[1], changes[5]] {
+        goes_on(change);
+    }
+    add(&place, 5..6);
+    append(&place, &["--recovery=10%"]);
+    let text = place.check(0, &["--check-recovery"]);
+    assert_eq!(text.matches("recovery: ").count(), 6, "{text}");
+    // Everything anew.
+    place.check(0, &["--remove-recovery"]);
+    place.check(0, &["--add-recovery=10%,merge"]);
+    let text = place.check(0, &["--check-recovery"]);
+    assert_eq!(text.matches("recovery: ").count(), 1, "{text}");
+}
+
 #[test]
 fn the_reference_reads_images_with_sidecars_and_patches() {
     let Some(programs) = reference() else {

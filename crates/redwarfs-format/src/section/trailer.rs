@@ -23,6 +23,8 @@ impl Prelude {
 pub struct Opening {
     start: u64,
     index: u64,
+    /// Where recovery data begins. It is large, so the range ends in front of it.
+    most: u64,
 }
 
 impl Opening {
@@ -38,6 +40,7 @@ impl Opening {
         (ty == SectionType::SECTION_INDEX).then_some(Self {
             start: schema.map_or(index, |(_, at)| at),
             index,
+            most: u64::MAX,
         })
     }
 
@@ -46,7 +49,13 @@ impl Opening {
     pub fn of(container: &Container) -> Option<Self> {
         let sections = container.sections.iter();
         let valid = container.index == IndexState::Valid;
-        Self::of_sections(sections.map(|s| (s.ty, s.header_offset))).filter(|_| valid)
+        let opening = Self::of_sections(sections.map(|s| (s.ty, s.header_offset)))?;
+        let mut trailers = container.trailers.iter();
+        let recovery = trailers.find(|section| section.ty == SectionType::RECOVERY);
+        valid.then_some(Self {
+            most: recovery.map_or(u64::MAX, |section| section.header_offset),
+            ..opening
+        })
     }
 
     /// Offset of the header of the index.
@@ -62,12 +71,12 @@ impl Opening {
     }
 
     /// The end of a trailer. `end` is the offset behind the index and the small trailers so far, by which the range
-    /// ends that opening takes.
+    /// ends that opening takes. If recovery data is among them, the range ends in front of it.
     #[must_use]
     pub fn footer(&self, end: u64) -> Footer {
         Footer {
             open_offset: self.start,
-            open_length: end.saturating_sub(self.start),
+            open_length: end.min(self.most).saturating_sub(self.start),
             index: Some(self.index),
         }
     }

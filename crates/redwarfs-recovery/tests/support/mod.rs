@@ -111,7 +111,22 @@ pub(crate) fn append(file: &[u8], offset: u64, rng: &mut Rng) -> Vec<u8> {
         Some(section) => SnapshotTable::parse(payload(section), Some(generation)).unwrap(),
         None => SnapshotTable::default(),
     };
-    let snapshot = |number: u32, index: u64, end: u64| Snapshot {
+    if table.snapshots.is_empty() {
+        let end = index.payload_offset + index.length;
+        table.snapshots.push(snapshot(1, index.header_offset, end));
+    }
+    let opening = Opening::of_sections(entries.iter().copied()).unwrap();
+    let next = table.snapshots.len() as u32 + 1;
+    table.snapshots.push(snapshot(next, opening.index(), now));
+    let at = opening.index() as usize + offset as usize + SectionHeader::LEN;
+    let prelude = table.prelude(GenerationId::of(&out[at..]));
+    let ty = SectionType::SNAPSHOTS;
+    out.extend(opening.encode_trailer(now, number, ty, &prelude, &table.encode()));
+    out
+}
+
+fn snapshot(number: u32, index: u64, end: u64) -> Snapshot {
+    Snapshot {
         number: GenerationNo(number),
         name: format!("snapshot {number}"),
         index,
@@ -126,17 +141,33 @@ pub(crate) fn append(file: &[u8], offset: u64, rng: &mut Rng) -> Vec<u8> {
         added: 0,
         inodes: 0,
         parent: None,
+    }
+}
+
+/// Adds a table behind an image at `offset` of a file, as a change of a name or a pin does.
+pub(crate) fn retable(file: &[u8], offset: u64) -> Vec<u8> {
+    let image = container(file, offset);
+    let payload = |section: &Section| {
+        let at = (offset + section.payload_offset) as usize;
+        &file[at..at + section.length as usize]
+    };
+    let index = image.sections.last().unwrap();
+    let generation = GenerationId::of(payload(index));
+    let mut tables = image.trailers.iter();
+    let mut table = match tables.rfind(|s| s.ty == SectionType::SNAPSHOTS) {
+        Some(section) => SnapshotTable::parse(payload(section), Some(generation)).unwrap(),
+        None => SnapshotTable::default(),
     };
     if table.snapshots.is_empty() {
         let end = index.payload_offset + index.length;
         table.snapshots.push(snapshot(1, index.header_offset, end));
     }
-    let opening = Opening::of_sections(entries.iter().copied()).unwrap();
-    let next = table.snapshots.len() as u32 + 1;
-    table.snapshots.push(snapshot(next, opening.index(), now));
-    let at = opening.index() as usize + offset as usize + SectionHeader::LEN;
-    let prelude = table.prelude(GenerationId::of(&out[at..]));
-    let ty = SectionType::SNAPSHOTS;
-    out.extend(opening.encode_trailer(now, number, ty, &prelude, &table.encode()));
-    out
+    for one in &mut table.snapshots {
+        one.pinned = !one.pinned;
+    }
+    let opening = Opening::of(&image).unwrap();
+    let (ty, prelude) = (SectionType::SNAPSHOTS, table.prelude(generation));
+    let number = image.next_number();
+    let section = opening.encode_trailer(image.size, number, ty, &prelude, &table.encode());
+    [file, &section].concat()
 }

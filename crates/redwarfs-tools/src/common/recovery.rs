@@ -117,6 +117,9 @@ pub fn failure(what: &str, path: &Path, error: &Error) -> ToolError {
         Error::Present => failure
             .cause(error)
             .hint("--remove-recovery removes it, and --sidecar adds more in another file"),
+        Error::NotLast => failure.cause(error).hint(
+            "--add-recovery protects what follows it, and --compact writes a copy without recovery data",
+        ),
         Error::NotFound => failure.cause(error).hint(
             "--add-recovery makes it while the image is intact, and --sidecar=FILE names a sidecar",
         ),

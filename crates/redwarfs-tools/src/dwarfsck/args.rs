@@ -117,8 +117,8 @@ pub(crate) struct Args {
     pub export_metadata: Option<PathBuf>,
 
     /// Add recovery data behind the image, of so many per cent of its size, from which damage can be
-    /// repaired. The image is checked first. Recovery data of older snapshots stays in use; ',merge' behind the number protects
-    /// everything anew
+    /// repaired. The image is checked first. Recovery data that the file has stays in use, and what follows it is protected;
+    /// ',merge' behind the number protects everything anew
     #[arg(long, value_name = "PERCENT[,merge]", value_parser = Amount::parse)]
     pub add_recovery: Option<Amount>,
 
@@ -144,7 +144,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub apply_patch: Option<PathBuf>,
 
-    /// Remove the recovery data behind the image
+    /// Remove the recovery data that ends the file
     #[arg(long)]
     pub remove_recovery: bool,
 

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use redwarfs_format::section::SectionType;
 use redwarfs_io::{FileSource, LockedFile, Medium, Source};
 use redwarfs_reader::Image;
 use redwarfs_reader::check::{DeclaredImage, Finding, FindingKind, VerifyMode};
@@ -216,6 +217,17 @@ fn warn_of_signature(file: &LockedFile, offset: u64, input: &Path, logger: &Logg
     if !signature(&read, offset).is_empty() {
         logger.warn(format_args!(
             "{}: the signature in it covers the file as it was: sign it again",
+            display_path(input)
+        ));
+    }
+}
+
+/// Warns that the recovery data of an image does not protect `what` was added behind it.
+pub(super) fn warn_if_open(image: &Image, what: &str, input: &Path, logger: &Logger) {
+    let mut trailers = image.container().trailers.iter();
+    if trailers.any(|section| section.ty == SectionType::RECOVERY) {
+        logger.warn(format_args!(
+            "{}: its recovery data does not protect {what}: --add-recovery=PERCENT adds more",
             display_path(input)
         ));
     }

@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use redwarfs_format::section::Container;
-use redwarfs_io::{LockedFile, Overwrite, Source};
-use redwarfs_reader::{StoredDigests, VerifySignature, stored_digests, stored_signatures};
+use redwarfs_io::{Overwrite, Source};
+use redwarfs_reader::{Image, StoredDigests, VerifySignature, stored_digests, stored_signatures};
 use redwarfs_signature::{
     DigestAlgorithm, DigestOptions, Digests, Error, LockedKey, SecretKey, WholeImage, add_digests,
     add_signature, make_digests, signature_kind, verify_all,
@@ -20,7 +20,7 @@ use serde_json::json;
 use super::args::Args;
 use super::meter::with_bytes;
 use super::output::{Output, output_error};
-use super::recovery::{image_offset, lock, refuse_damage, say};
+use super::recovery::{image_offset, lock, refuse_damage, say, warn_if_open};
 use crate::common::env::IoLayer;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
@@ -99,7 +99,7 @@ pub(super) fn run(
         stop,
     };
     match task {
-        Task::AddDigests(algorithm) => work.add_digests(algorithm).map(|_| EXIT_OK),
+        Task::AddDigests(algorithm) => work.add_digests(algorithm),
         Task::Export(path) => work.export(path),
         Task::Sign(key) => work.sign(key),
         Task::AddSignature(path) => work.add_signature(path),
@@ -129,9 +129,6 @@ impl Work<'_> {
         let failure = ToolError::new(what).path(self.input);
         match error {
             Error::Io(e) => failure.io(&e),
-            Error::Recovery => failure
-                .cause(Error::Recovery)
-                .hint("--remove-recovery removes it, and --add-recovery adds it again afterwards"),
             Error::NoDigests => failure
                 .cause(Error::NoDigests)
                 .hint("--add-digests or --sign makes them"),
@@ -166,20 +163,26 @@ impl Work<'_> {
         made.map_err(|e| self.failed("cannot make digests", e))
     }
 
-    /// Adds digests of an image that is not damaged. Returns where it is in its file.
-    fn add_digests(&self, algorithm: DigestAlgorithm) -> Result<u64> {
-        let offset = self.checked()?;
-        self.add_new_digests(offset, algorithm)?;
-        Ok(offset)
+    /// Adds digests of an image that is not damaged.
+    fn add_digests(&self, algorithm: DigestAlgorithm) -> Result<u8> {
+        let image = self.checked()?;
+        self.add_new_digests(image.container().offset, algorithm)?;
+        self.warn_if_open(&image, "the digests");
+        Ok(EXIT_OK)
     }
 
-    /// Where the image is, which must not be damaged.
-    fn checked(&self) -> Result<u64> {
-        let (image, offset) = image_offset(self.args, self.input)?;
+    /// The image, which must not be damaged.
+    fn checked(&self) -> Result<Image> {
+        let (image, _) = image_offset(self.args, self.input)?;
         if !self.args.no_check {
             refuse_damage(self.args, self.input, &image, self.workers, self.logger)?;
         }
-        Ok(offset)
+        Ok(image)
+    }
+
+    /// Warns that the recovery data of an image does not protect what was added.
+    fn warn_if_open(&self, image: &Image, what: &str) {
+        warn_if_open(image, what, self.input, self.logger);
     }
 
     fn add_new_digests(&self, offset: u64, algorithm: DigestAlgorithm) -> Result<()> {
@@ -231,9 +234,10 @@ impl Work<'_> {
 
     fn sign(&self, path: &Path) -> Result<u8> {
         let what = "cannot sign";
-        let offset = self.checked()?;
+        let image = self.checked()?;
+        let offset = image.container().offset;
         let key = self.unlocked(path)?;
-        let file = self.open_locked(offset)?;
+        let file = lock(self.input)?;
         let container = self.container(&file, offset)?;
         // What was stored before may be of anybody: only what is read now is signed.
         let usable = match self.stored(&file, &container)? {
@@ -255,7 +259,7 @@ impl Work<'_> {
         if !usable {
             self.add_new_digests(offset, self.args.add_digests.unwrap_or_default())?;
         }
-        let file = self.open_locked(offset)?;
+        let file = lock(self.input)?;
         let container = self.container(&file, offset)?;
         let stored = self
             .stored(&file, &container)?
@@ -277,22 +281,8 @@ impl Work<'_> {
             ),
             &json!({"signed": {"signer": name, "time": stored.digests.time}}),
         )?;
+        self.warn_if_open(&image, "the signature");
         Ok(EXIT_OK)
-    }
-
-    /// The file, if something can be added to it.
-    fn open_locked(&self, offset: u64) -> Result<LockedFile> {
-        let file = lock(self.input)?;
-        let container = self.container(&file, offset)?;
-        let recovery = redwarfs_format::section::SectionType::RECOVERY;
-        if container
-            .trailers
-            .iter()
-            .any(|section| section.ty == recovery)
-        {
-            return Err(self.failed("cannot sign", Error::Recovery));
-        }
-        Ok(file)
     }
 
     /// What minisign puts into a trusted comment, too.
@@ -359,7 +349,6 @@ impl Work<'_> {
         let stored = self
             .stored(image.source().as_ref(), image.container())?
             .ok_or_else(|| self.failed(what, Error::NoDigests))?;
-        drop(image);
         let file = lock(self.input)?;
         add_signature(file, offset, &stored, kind, &text).map_err(|e| self.failed(what, e))?;
         say(
@@ -370,6 +359,7 @@ impl Work<'_> {
             ),
             &json!({"added": {"signature": kind.name()}}),
         )?;
+        self.warn_if_open(&image, "the signature");
         Ok(EXIT_OK)
     }
 

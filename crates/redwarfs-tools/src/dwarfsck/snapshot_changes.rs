@@ -10,7 +10,7 @@ use redwarfs_reader::SnapshotChoice;
 use serde_json::{Value, json};
 
 use super::args::Args;
-use super::recovery::say;
+use super::recovery::{say, warn_if_open};
 use super::snapshots::{failed, find, lock, open, table, try_lock};
 use crate::common::open::snapshot_choice;
 use crate::common::time::LocalTime;
@@ -45,6 +45,9 @@ pub(super) fn run(args: &Args, input: &Path, workers: usize, logger: &Logger) ->
             true => say(args, "would delete no snapshot", &Value::Null),
             false => Ok(()),
         };
+    }
+    if !dry_run && !changes.changes.is_empty() {
+        warn_if_open(&image, "this change", input, logger);
     }
     say(args, &lines.join("\n"), &changes.json(dry_run))
 }

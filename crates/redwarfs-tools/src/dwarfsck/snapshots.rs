@@ -203,7 +203,7 @@ pub(super) fn failed(what: &str, path: &Path, error: Error) -> ToolError {
         Error::Pinned(_) => failure.cause(error).hint("--unpin-snapshot allows it"),
         Error::Recovery => failure
             .cause(error)
-            .hint("--remove-recovery removes it, and --add-recovery adds it again afterwards"),
+            .hint("if it ends the file, --remove-recovery removes it; --compact writes a copy without it"),
         _ => failure.cause(error),
     }
 }
