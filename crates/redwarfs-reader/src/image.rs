@@ -159,7 +159,7 @@ impl Image {
         let Some(choice) = &options.snapshot else {
             return Self::from_container(source, container, options);
         };
-        let (container, snapshot) = snapshots::open(&source, container, choice)?;
+        let (container, snapshot) = snapshots::sections_of_snapshot(&source, container, choice)?;
         match snapshot {
             Some(snapshot) => Self::of_snapshot(source, container, &snapshot, options),
             None => Self::from_container(source, container, options),

@@ -86,7 +86,7 @@ pub use preload::{PreloadHandle, PreloadSummary};
 pub use read::PlannedReads;
 pub use record::Recording;
 pub use redwarfs_format::{Error, Result};
-pub use snapshots::{FileOfImage, SnapshotChoice, TailOfFile};
+pub use snapshots::{FileOfImage, SnapshotChoice, TailOfFile, sections_of_snapshot};
 pub use tree::{DirEntry, ReadDir, Walk, WalkEntry};
 pub use users::BlockUsers;
 pub use verify::{

@@ -137,8 +137,12 @@ pub(crate) fn newest_of_archive(
 }
 
 /// The sections of a generation of a file, whose newest one is `newest`, and its entry in the table. None if there is
-/// no table.
-pub(crate) fn open(
+/// no table. The tree of the generation is not opened.
+///
+/// # Errors
+/// [`Error::Unsupported`] if there is no such snapshot, or its data is gone; [`Error::Corrupt`] if the table is damaged, or
+/// does not say where the generation is; [`Error::Io`] if reading fails.
+pub fn sections_of_snapshot(
     source: &Arc<dyn Source>,
     newest: Container,
     choice: &SnapshotChoice,

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{DWARFS, DWARFSCK, DWARFSEXTRACT, Mount, build, run};
+use crate::support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS, Mount, build, must, run};
 use redwarfs_testkit::{is_installed, skip};
 
 fn key(name: &str) -> String {
@@ -255,6 +255,111 @@ fn wrong_keys_and_passwords_are_named_and_not_shown() {
     place.expect(1, &["--check-digests", "--repair"]);
     place.expect(1, &["--check-digests", "--list"]);
     assert_eq!(fs::read(&place.image).unwrap(), before);
+}
+
+/// Each snapshot is verified by the digests and signatures of its day.
+#[test]
+fn snapshots_are_verified_one_by_one() {
+    let place = TestDir::new(&["-l7"]);
+    let (secret, public) = (key("minisign.key"), key("minisign.pub"));
+    let append = |name: &str| {
+        fs::write(place.path(&format!("tree/{name}")), name.repeat(20_000)).unwrap();
+        let (tree, image) = (place.path("tree"), place.path("image"));
+        let name = format!("--snapshot-name={name}");
+        must(MKDWARFS, ["-i", &tree, "--append", &image, &name, "-l7"]);
+    };
+    place.expect(0, &["--sign", &secret]);
+    let first = fs::metadata(&place.image).unwrap().len() as usize;
+    append("second");
+    let second = fs::metadata(&place.image).unwrap().len() as usize;
+    append("third");
+    place.expect(0, &["--add-digests=sha512-256"]);
+    let verify = ["--verify-signature", &public];
+    let of = |options: &[&str], snapshot: &str, code: i32| {
+        let option = format!("--snapshot={snapshot}");
+        place.expect(code, &[options, &[&option]].concat())
+    };
+    let text = place.expect(1, &verify);
+    assert!(text.contains("image: the image is not signed"), "{text}");
+    let text = of(&verify, "1", 0);
+    assert!(
+        text.starts_with("snapshot: 1 '")
+            && text.contains("OK: 5 sections, all as they were signed"),
+        "{text}"
+    );
+    let json = of(&["--verify-signature", &public, "-j"], "1", 0);
+    let json: serde_json::Value = serde_json::from_str(json.trim()).unwrap();
+    assert_eq!(json["snapshot"]["number"], 1);
+    assert_eq!(json["digests"]["intact"], true);
+    let text = of(&["--check-digests"], "1", 0);
+    assert!(
+        text.contains("OK: 5 sections, all with their digests"),
+        "{text}"
+    );
+    for (options, lacks) in [
+        (&verify[..], "is not signed"),
+        (&["--check-digests"], "has no digests"),
+    ] {
+        let text = of(options, "second", 1);
+        assert!(
+            text.contains(&format!(
+                "snapshot 'second' {lacks} (--snapshots names those"
+            )),
+            "{text}"
+        );
+    }
+    let text = of(&["--check-digests"], "third", 0);
+    assert!(
+        text.starts_with("snapshot: 3 'third'") && text.contains("SHA-512/256"),
+        "{text}"
+    );
+    let text = of(&verify, "third", 1);
+    assert!(text.contains("snapshot 'third' is not signed"), "{text}");
+    let text = of(&verify, "fourth", 1);
+    assert!(text.contains("there is no snapshot 'fourth'"), "{text}");
+    // Damage of what only a later snapshot has does not matter, and damage of what both have does.
+    let whole = fs::read(&place.image).unwrap();
+    place.damage((first + second) / 2);
+    of(&verify, "1", 0);
+    fs::write(&place.image, &whole).unwrap();
+    place.damage(1000);
+    assert!(of(&verify, "1", 1).contains("changed: 1 section"));
+    assert!(of(&["--check-digests"], "third", 1).contains("changed: 1 section"));
+    fs::write(&place.image, &whole).unwrap();
+    // What is about the newest snapshot, or the whole file.
+    let sign = format!("--sign={secret}");
+    let add = format!("--add-signature={secret}");
+    for option in [
+        sign.as_str(),
+        "--add-digests",
+        &add,
+        "--add-recovery=5%",
+        "--check-recovery",
+    ] {
+        let text = of(&[option], "1", 1);
+        assert!(
+            text.contains("--snapshot does not go with "),
+            "{option}: {text}"
+        );
+    }
+    assert!(fs::read(&place.image).unwrap() == whole);
+    // An archive has neither.
+    let copy = place.path("copy");
+    place.expect(0, &["--compact", &copy, "--archive"]);
+    fs::copy(&copy, &place.image).unwrap();
+    place.expect(0, &["--sign", &secret]);
+    place.expect(0, &verify);
+    let text = of(&verify, "second", 1);
+    assert!(
+        text.contains("snapshot 'second' is in an archive, which is not signed"),
+        "{text}"
+    );
+    let text = of(&["--check-digests"], "1", 1);
+    assert!(
+        text.contains("' is in an archive, which has no digests"),
+        "{text}"
+    );
+    assert!(of(&verify, "third", 0).contains("OK: "));
 }
 
 /// The password from standard input, and signatures that other programs make of the exported message.

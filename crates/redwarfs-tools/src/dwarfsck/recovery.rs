@@ -88,6 +88,10 @@ impl<'a> Task<'a> {
                 Some(_) => {}
             }
         }
+        if task.is_some() && args.snapshots.snapshot.is_some() {
+            return Err(ToolError::new("--snapshot does not go with recovery data")
+                .hint("it is for the whole file"));
+        }
         if task.is_some() && args.image_size.is_some() {
             return Err(
                 ToolError::new("--image-size does not go with recovery data")

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use redwarfs_format::section::Container;
+use redwarfs_format::section::{Container, Snapshot};
 use redwarfs_io::{Overwrite, Source};
-use redwarfs_reader::{Image, StoredDigests, VerifySignature, stored_digests, stored_signatures};
+use redwarfs_reader::{
+    Image, StoredDigests, VerifySignature, sections_of_snapshot, stored_digests, stored_signatures,
+};
 use redwarfs_signature::{
     DigestAlgorithm, DigestOptions, Digests, Error, LockedKey, SecretKey, WholeImage, add_digests,
     add_signature, make_digests, signature_kind, verify_all,
@@ -91,6 +93,20 @@ pub(super) fn run(
     logger: &Logger,
 ) -> Result<u8> {
     let stop = stop_flag().map_err(|e| ToolError::new("cannot handle signals").io(&e))?;
+    let for_newest = match task {
+        Task::AddDigests(_) => Some("--add-digests"),
+        Task::Sign(_) => Some("--sign"),
+        Task::AddSignature(_) => Some("--add-signature"),
+        Task::Export(_) | Task::Verify(_) => None,
+    };
+    if let Some(option) = for_newest
+        && args.snapshots.snapshot.is_some()
+    {
+        return Err(
+            ToolError::new(format!("--snapshot does not go with {option}"))
+                .hint("that is for the newest snapshot"),
+        );
+    }
     let work = Work {
         args,
         input,
@@ -372,20 +388,22 @@ impl Work<'_> {
         let source = IoLayer::from_env().open(self.input);
         let source = source.map_err(|e| ToolError::new(what).cause(io_cause(&e)))?;
         // The tree is not looked at.
-        let offset = self.located(source)?;
-        let (source, offset) = offset;
-        let container = self.container(source.as_ref(), offset)?;
-        let stored = self
-            .stored(source.as_ref(), &container)?
-            .ok_or_else(|| match key {
-                Some(_) => ToolError::new(what)
-                    .path(self.input)
-                    .cause("the image is not signed"),
-                None => self.failed(what, Error::NoDigests),
-            })?;
+        let (source, offset) = self.located(source)?;
+        let newest = self.container(source.as_ref(), offset)?;
+        let (container, snapshot) = self.chosen(&source, newest)?;
+        let chosen = snapshot.as_ref();
+        let stored = self.stored(source.as_ref(), &container)?;
+        let stored = stored.ok_or_else(|| self.without(key, chosen))?;
         let signer = match &keys {
             None => None,
-            Some(keys) => Some(self.signer(source.as_ref(), &container, &stored, keys)?),
+            Some(keys) => {
+                let found = self.signer(source.as_ref(), &container, &stored, keys);
+                let failed = |reason| ToolError::new(what).path(self.input).cause(reason);
+                Some(found?.map_err(|reasons| match reasons.as_str() {
+                    "" => self.without(key, chosen),
+                    _ => failed(format!("no signature counts: {reasons}")),
+                })?)
+            }
         };
         let total = container.size;
         let (whole, took) = with_bytes(self.args, "comparing", total, self.logger, |done| {
@@ -399,11 +417,56 @@ impl Work<'_> {
                 found.section.position, found.section.payload_offset, found.why
             ));
         }
-        self.report(&stored.digests, signer.as_deref(), &whole)?;
+        let verified = Verified {
+            snapshot: chosen,
+            digests: &stored.digests,
+            signer: signer.as_deref(),
+            whole: &whole,
+        };
+        verified.report(self.args)?;
         Ok(match whole.mismatches.is_empty() {
             true => EXIT_OK,
             false => EXIT_FAILURE,
         })
+    }
+
+    /// The sections of the snapshot that the options name, and itself; without one, those of the newest.
+    fn chosen(
+        &self,
+        source: &Arc<dyn Source>,
+        newest: Container,
+    ) -> Result<(Container, Option<Snapshot>)> {
+        let Some(choice) = &self.args.snapshots.snapshot else {
+            return Ok((newest, None));
+        };
+        sections_of_snapshot(source, newest, choice).map_err(|e| {
+            ToolError::new("cannot open the snapshot")
+                .path(self.input)
+                .cause(ToolError::from(e))
+                .hint("--snapshots lists all")
+        })
+    }
+
+    /// The error of an image, or a snapshot of it, that is not signed with a `key`, or has no digests.
+    fn without(&self, key: Option<&str>, snapshot: Option<&Snapshot>) -> ToolError {
+        let (what, lacks) = match key {
+            Some(_) => ("cannot verify the signature", "is not signed"),
+            None => ("cannot check the digests", "has no digests"),
+        };
+        let failure = ToolError::new(what).path(self.input);
+        match snapshot {
+            Some(snapshot) if snapshot.archived => failure
+                .cause(format!(
+                    "snapshot '{}' is in an archive, which {lacks}",
+                    snapshot.name
+                ))
+                .hint("a signature is for the newest snapshot; sections of all are verified by --all-generations"),
+            Some(snapshot) => failure
+                .cause(format!("snapshot '{}' {lacks}", snapshot.name))
+                .hint("--snapshots names those that are signed; each is signed while it is the newest"),
+            None if key.is_some() => failure.cause("the image is not signed"),
+            None => self.failed(what, Error::NoDigests),
+        }
     }
 
     /// The image in a file, without its metadata being read.
@@ -422,39 +485,58 @@ impl Work<'_> {
         Ok((source, offset))
     }
 
+    /// Who has signed the digests, or why no signature counts: an empty text if there is none.
     fn signer(
         &self,
         source: &dyn Source,
         container: &Container,
         stored: &StoredDigests,
         keys: &dyn VerifySignature,
-    ) -> Result<String> {
-        let what = "cannot verify the signature";
+    ) -> Result<Result<String, String>> {
         let signatures = stored_signatures(source, container, stored.header_offset)
-            .map_err(|e| self.failed(what, e.into()))?;
+            .map_err(|e| self.failed("cannot verify the signature", e.into()))?;
         let mut reasons = Vec::new();
         for signature in &signatures {
             match keys.verify(&stored.message, signature.kind, &signature.text) {
-                Ok(name) => return Ok(name),
+                Ok(name) => return Ok(Ok(name)),
                 Err(reason) => reasons.push(reason),
             }
         }
-        let reason = match reasons.is_empty() {
-            true => "the image is not signed".to_owned(),
-            false => format!("no signature counts: {}", reasons.join("; ")),
-        };
-        Err(ToolError::new(what).path(self.input).cause(reason))
+        Ok(Err(reasons.join("; ")))
     }
+}
 
-    fn report(&self, digests: &Digests, signer: Option<&str>, whole: &WholeImage) -> Result<()> {
+/// What was compared, and how it came out.
+struct Verified<'a> {
+    /// If the options name one.
+    snapshot: Option<&'a Snapshot>,
+    digests: &'a Digests,
+    signer: Option<&'a str>,
+    whole: &'a WholeImage,
+}
+
+impl Verified<'_> {
+    fn report(&self, args: &Args) -> Result<()> {
         let mut out = Output::new();
-        if self.args.json {
+        if args.json {
             let mut json = JsonWriter::compact(&mut out);
-            write_json(&mut json, digests, signer, whole).map_err(|e| output_error(&e))?;
+            self.write_json(&mut json).map_err(|e| output_error(&e))?;
             return out.finish();
         }
-        if self.args.quiet {
+        if args.quiet {
             return Ok(());
+        }
+        let Self {
+            snapshot,
+            digests,
+            signer,
+            whole,
+        } = *self;
+        if let Some(snapshot) = snapshot {
+            out.line(&format!(
+                "snapshot: {} '{}'",
+                snapshot.number, snapshot.name
+            ))?;
         }
         if let Some(signer) = signer {
             out.line(&format!("signed:   by {signer}"))?;
@@ -476,6 +558,44 @@ impl Work<'_> {
         })?;
         out.finish()
     }
+
+    fn write_json(&self, json: &mut JsonWriter<&mut Output>) -> io::Result<()> {
+        let (digests, whole) = (self.digests, self.whole);
+        json.begin_object()?;
+        json.key("digests")?;
+        json.begin_object()?;
+        json.key("algorithm")?;
+        json.string(digests.algorithm.name())?;
+        json.boolean_at("intact", whole.mismatches.is_empty())?;
+        json.key("mismatches")?;
+        json.begin_array()?;
+        for found in &whole.mismatches {
+            json.begin_object()?;
+            json.number_at("offset", found.section.payload_offset)?;
+            json.number_at("section", found.section.position)?;
+            json.key("type")?;
+            json.string(&found.section.ty.to_string())?;
+            json.end_object()?;
+        }
+        json.end_array()?;
+        json.number_at("sections", whole.sections as u64)?;
+        json.number_at("time", digests.time)?;
+        json.end_object()?;
+        if let Some(signer) = self.signer {
+            json.key("signer")?;
+            json.string(signer)?;
+        }
+        if let Some(snapshot) = self.snapshot {
+            json.key("snapshot")?;
+            json.begin_object()?;
+            json.string_at("name", &snapshot.name)?;
+            json.number_at("number", snapshot.number.0)?;
+            json.end_object()?;
+        }
+        json.end_object()?;
+        json.finish()?;
+        Ok(())
+    }
 }
 
 fn described(digests: &Digests) -> String {
@@ -495,39 +615,4 @@ fn described(digests: &Digests) -> String {
         digests.algorithm.name(),
         counted(digests.entries.len() as u64, "section", "sections")
     )
-}
-
-fn write_json(
-    json: &mut JsonWriter<&mut Output>,
-    digests: &Digests,
-    signer: Option<&str>,
-    whole: &WholeImage,
-) -> io::Result<()> {
-    json.begin_object()?;
-    json.key("digests")?;
-    json.begin_object()?;
-    json.key("algorithm")?;
-    json.string(digests.algorithm.name())?;
-    json.boolean_at("intact", whole.mismatches.is_empty())?;
-    json.key("mismatches")?;
-    json.begin_array()?;
-    for found in &whole.mismatches {
-        json.begin_object()?;
-        json.number_at("offset", found.section.payload_offset)?;
-        json.number_at("section", found.section.position)?;
-        json.key("type")?;
-        json.string(&found.section.ty.to_string())?;
-        json.end_object()?;
-    }
-    json.end_array()?;
-    json.number_at("sections", whole.sections as u64)?;
-    json.number_at("time", digests.time)?;
-    json.end_object()?;
-    if let Some(signer) = signer {
-        json.key("signer")?;
-        json.string(signer)?;
-    }
-    json.end_object()?;
-    json.finish()?;
-    Ok(())
 }
