@@ -87,6 +87,8 @@ pub struct Compaction {
     lasting: Vec<(SectionType, Vec<u8>)>,
     /// Those of the newest generation, whose blocks keep their numbers.
     hints: Vec<HintTable>,
+    /// Types of the trailers of all kept generations.
+    trailers: BTreeSet<SectionType>,
 }
 
 impl Compaction {
@@ -113,6 +115,7 @@ impl Compaction {
             live: BTreeSet::new(),
             lasting: lasting(image)?,
             hints: image.hints()?,
+            trailers: BTreeSet::new(),
         };
         for snapshot in table.present() {
             if snapshot.end.is_none() {
@@ -120,6 +123,8 @@ impl Compaction {
             }
             let older = plan.open(snapshot)?;
             plan.live.extend(blocks_in_use(&older)?);
+            let trailers = older.container().trailers.iter();
+            plan.trailers.extend(trailers.map(|section| section.ty));
             // Only neighbours are joined, so that their numbers ascend.
             if let Some(kept) = plan.kept.last_mut()
                 && snapshot.archived
@@ -157,6 +162,11 @@ impl Compaction {
         Ok(image)
     }
 
+    /// Types of the trailers that any kept generation has.
+    pub fn trailers(&self) -> impl Iterator<Item = SectionType> {
+        self.trailers.iter().copied()
+    }
+
     fn snapshots(&self) -> impl Iterator<Item = &Snapshot> {
         self.kept.iter().flat_map(|kept| &kept.snapshots)
     }
@@ -188,10 +198,7 @@ impl Compaction {
         };
         let images = kept.iter().map(|snapshot| self.open(snapshot));
         let images: Vec<Image> = images.collect::<Result<_>>()?;
-        let is_index = |section: &Section| section.ty == SectionType::MATCH;
-        options.metadata.match_index = images
-            .iter()
-            .any(|image| image.container().trailers.iter().any(is_index));
+        options.metadata.match_index = self.trailers.contains(&SectionType::MATCH);
         let options = &options;
         let names = kept.iter().map(|one| Snapshot::directory_name(one.number));
         let names: Vec<String> = names.collect();

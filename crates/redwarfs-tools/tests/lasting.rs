@@ -266,6 +266,51 @@ fn each_snapshot_has_recovery_data_of_its_own() {
     assert!(out.stderr.is_empty(), "{:?}", String::from_utf8(out.stderr));
 }
 
+/// A compacted copy lacks what describes the bytes of the old file: of the newest snapshot, and of older ones that are kept.
+#[test]
+fn a_compacted_copy_names_what_it_lacks() {
+    let sign = format!(
+        "--sign={}/../../tests/fixtures/keys/minisign.key",
+        env!("CARGO_MANIFEST_DIR")
+    );
+    let place = place(&["-S18"]);
+    place.check(0, &[&sign]);
+    place.check(0, &["--add-recovery=5%"]);
+    add(&place, 4..5);
+    append(&place, &["--snapshot-name=second", "--match-index"]);
+    place.check(0, &["--add-digests"]);
+    let copied = |options: &[&str]| {
+        let copy = place.path("compacted");
+        let compact = format!("--compact={}", copy.display());
+        let text = place.check(0, &[&[compact.as_str()], options].concat());
+        fs::remove_file(copy).unwrap();
+        let lines = text
+            .lines()
+            .filter_map(|line| line.split_once("the copy has no "));
+        let said: Vec<_> = lines.map(|(_, said)| said.to_owned()).collect();
+        assert!(said.len() < 2, "{text}");
+        said.concat()
+    };
+    assert_eq!(
+        copied(&[]),
+        "MATCH, no DIGESTS, no SIGNATURE of older snapshots, no RECOVERY of older snapshots: they have to be made again"
+    );
+    // One that is built anew has an index.
+    for options in [&["--repack=0"][..], &["--archive", "--repack=0"]] {
+        assert_eq!(
+            copied(options),
+            "DIGESTS, no SIGNATURE of older snapshots, no RECOVERY of older snapshots: they have to be made again"
+        );
+    }
+    // What only deleted snapshots have had does not count.
+    place.check(0, &["--delete-snapshot=1"]);
+    assert_eq!(copied(&[]), "MATCH, no DIGESTS: they have to be made again");
+    add(&place, 5..6);
+    append(&place, &["--snapshot-name=third"]);
+    place.check(0, &["--delete-snapshot=second"]);
+    assert_eq!(copied(&[]), "");
+}
+
 /// Recovery data for everything takes the place of that of each snapshot, which is used again if the newer one is lost.
 #[test]
 fn recovery_data_of_snapshots_is_merged() {

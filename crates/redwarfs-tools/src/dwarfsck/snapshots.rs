@@ -1,11 +1,12 @@
 //! Snapshots: listing, comparing, changing and deleting them, going back to one, and giving space back.
 
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use redwarfs_append::{Archiving, Change, ChangeKind, Compacted, Error, Punched, RollBack};
+use redwarfs_append::{
+    Archiving, Change, ChangeKind, Compacted, Compaction, Error, Punched, RollBack,
+};
 use redwarfs_format::metadata::FileType;
 use redwarfs_format::section::{HiddenClass, SectionType, Snapshot, SnapshotTable};
 use redwarfs_io::{AtomicFile, LockedFile, Medium, Overwrite};
@@ -452,21 +453,28 @@ impl Progress for Logged<'_> {
     }
 }
 
-/// Names the hidden sections that a copy does not have, because they describe the bytes of the old file. A copy that is
-/// built anew has an index of anchors.
-fn warn_of_dropped(image: &Image, anew: bool, logger: &Logger) {
-    let trailers = image.container().trailers.iter();
-    let dropped: BTreeSet<String> = trailers
-        .filter(|section| section.ty.hidden_class() == Some(HiddenClass::Bytes))
-        .filter(|section| section.ty != SectionType::SNAPSHOTS)
-        .filter(|section| section.ty != SectionType::MATCH || !anew)
-        .map(|section| section.ty.to_string())
-        .collect();
-    if !dropped.is_empty() {
-        let names: Vec<String> = dropped.into_iter().collect();
+/// Names the hidden sections of any kept snapshot that a copy does not have, because they describe the bytes of the old
+/// file. A copy that is built anew has an index of anchors.
+fn warn_of_dropped(image: &Image, plan: &Compaction, anew: bool, logger: &Logger) {
+    let is_dropped = |ty: &SectionType| {
+        ty.hidden_class() == Some(HiddenClass::Bytes)
+            && *ty != SectionType::SNAPSHOTS
+            && (*ty != SectionType::MATCH || !anew)
+    };
+    let newest = &image.container().trailers;
+    let name = |ty: SectionType| match newest.iter().any(|section| section.ty == ty) {
+        true => ty.to_string(),
+        false => format!("{ty} of older snapshots"),
+    };
+    let names: Vec<String> = plan.trailers().filter(is_dropped).map(name).collect();
+    if !names.is_empty() {
+        let has = match names.len() {
+            1 => "it has",
+            _ => "they have",
+        };
         logger.warn(format_args!(
-            "the copy has no {}: it has to be made again",
-            names.join(", ")
+            "the copy has no {}: {has} to be made again",
+            names.join(", no ")
         ));
     }
 }
@@ -529,7 +537,7 @@ fn compact(
 ) -> Result<()> {
     let image = open(args, None, input, workers)?;
     let fail = |e| failed("cannot compact", input, e);
-    let plan = redwarfs_append::Compaction::of(&image).map_err(fail)?;
+    let plan = Compaction::of(&image).map_err(fail)?;
     let own = &args.snapshots;
     let report = |verb: &str, done: &Compacted| {
         let archived = match done.archived {
@@ -606,7 +614,7 @@ fn compact(
     }
     let file: AtomicFile = create()?;
     let mut out = std::io::BufWriter::with_capacity(1 << 20, file);
-    warn_of_dropped(&image, anew, logger);
+    warn_of_dropped(&image, &plan, anew, logger);
     let done = write(&mut out).map_err(fail)?;
     let file = out.into_inner().map_err(|e| cannot(e.into_error()))?;
     file.commit().map_err(cannot)?;
