@@ -126,11 +126,11 @@ fn old_snapshots_go_into_an_archive() {
     let mut nights = Nights::new(5);
     let before = fs::read(nights.path("image")).unwrap();
     let copy = nights.text("copy");
-    let would = nights.good(&["--compact", &copy, "--archive", "--dry-run"]);
+    let would = nights.good(&["--compact", &copy, "--archive", "-S21", "--dry-run"]);
     assert!(would.starts_with("would free "), "{would}");
     assert!(would.contains("5 snapshots, 4 of them archived"), "{would}");
     assert!(!nights.path("copy").exists());
-    let did = nights.archive(&["--archive"]);
+    let did = nights.archive(&["--archive", "-S21"]);
     assert_eq!(did.replace("freed", "would free"), would);
     nights.good(&["--check-integrity", "--decode"]);
     nights.good(&["--snapshot=s2", "--check-integrity", "--decode"]);

@@ -198,6 +198,79 @@ fn a_repacked_copy_has_the_kept_snapshots() {
     assert_eq!(json.lines().count(), 4);
 }
 
+/// Contents that are built anew get the blocks of the level, or those that are asked for.
+#[test]
+fn a_rebuilt_copy_has_the_blocks_that_are_asked_for() {
+    let mut place = TestDir::new();
+    let image = place.image.to_str().unwrap().to_owned();
+    place.write("b", 300_000);
+    must(
+        MKDWARFS,
+        place.arguments(&["-l3", "-S12", "-f", "-o", &image]),
+    );
+    place.write("a", 100_000);
+    let appended = place.append(&["-S12"]);
+    assert!(appended.status.success());
+    let tree = files(&place.tree());
+    let block = |image: &Path| {
+        let image = redwarfs_reader::Image::open(image, &Default::default()).unwrap();
+        let size = image.metadata().block_size();
+        assert!(image.container().block_count() > 0);
+        (size, image.container().block_count())
+    };
+    let (small, count) = block(&place.image);
+    assert_eq!(small, 1 << 12);
+    let copy = place.dir.path().join("copy");
+    let compact = ["--compact", copy.to_str().unwrap()];
+    let larger =
+        "instead of 4 KiB, so that damage in one place affects more files: -S12 keeps the size";
+    let anew: [&[&str]; 3] = [
+        &["--repack=3"],
+        &["--archive"],
+        &["--archive", "--repack=5"],
+    ];
+    for options in anew {
+        for (bits, warns) in [
+            (None, true),
+            (Some("-S12"), false),
+            (Some("--block-size-bits=13"), false),
+        ] {
+            let arguments: Vec<&str> = compact.iter().chain(options).copied().chain(bits).collect();
+            let dry = place.check(&[&arguments[..], &["--dry-run"]].concat());
+            assert_eq!(text(&dry.stderr).contains(larger), warns, "{arguments:?}");
+            let done = place.check(&arguments);
+            let said = text(&done.stderr);
+            assert!(done.status.success(), "{arguments:?}: {said}");
+            assert_eq!(said.contains(larger), warns, "{arguments:?}: {said}");
+            let (size, blocks) = block(&copy);
+            match bits {
+                None => assert!(size >= 1 << 20, "{arguments:?}: {size}"),
+                Some("-S12") => assert!(size == 1 << 12 && blocks > count / 2, "{arguments:?}"),
+                Some(_) => assert_eq!(size, 1 << 13, "{arguments:?}"),
+            }
+            assert!(extracted(&copy, &[]) == tree, "{arguments:?}");
+            fs::remove_file(&copy).unwrap();
+        }
+    }
+    // A plain copy has the old blocks.
+    let plain = place.check(&compact);
+    assert!(plain.status.success() && plain.stderr.is_empty());
+    assert_eq!(block(&copy), (small, count));
+    for refused in [
+        &[compact[0], compact[1], "-S12"][..],
+        &["-S12"],
+        &[compact[0], compact[1], "--repack=3", "-S9"],
+    ] {
+        let said = place.check(refused);
+        assert_eq!(said.status.code(), Some(1), "{refused:?}");
+    }
+    let said = place.bad(&[compact[0], compact[1], "-S12"]);
+    assert!(
+        said.contains("--block-size-bits needs --repack or --archive"),
+        "{said}"
+    );
+}
+
 #[test]
 fn names_that_are_numbers_of_others_confuse_nothing() {
     let mut place = TestDir::new();

@@ -31,6 +31,17 @@ fn significant(value: f64, digits: usize) -> String {
     }
 }
 
+/// The logarithm of the size of a block, of `-S`.
+///
+/// # Errors
+/// What it has to be.
+pub fn block_size_bits(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(bits @ 10..=30) if !text.starts_with('+') => Ok(bits),
+        _ => Err(format!("block size must be between 10 and 30: {text}")),
+    }
+}
+
 /// A size in binary units with 4 significant digits: `0 B`, `58.59 KiB`, `1 MiB`.
 #[must_use]
 pub fn format_size(bytes: u64) -> String {
@@ -365,6 +376,16 @@ mod tests {
         ];
         for (text, want) in cases {
             assert_eq!(parse_size(text), want.map_err(str::to_owned), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_blocks() {
+        assert_eq!(block_size_bits("10"), Ok(10));
+        assert_eq!(block_size_bits("30"), Ok(30));
+        for bad in ["9", "31", "-12", "+12", "x", ""] {
+            let error = block_size_bits(bad).unwrap_err();
+            assert!(error.starts_with("block size must be"), "{bad}: {error}");
         }
     }
 

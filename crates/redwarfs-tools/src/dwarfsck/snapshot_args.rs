@@ -6,7 +6,7 @@ use redwarfs_append::KeepRules;
 use redwarfs_reader::SnapshotChoice;
 
 use crate::common::cli::whole;
-use crate::common::number::parse_duration;
+use crate::common::number::{block_size_bits, parse_duration};
 use crate::common::open::snapshot_choice;
 
 /// Options about the snapshots of an image.
@@ -104,12 +104,23 @@ pub(crate) struct SnapshotArgs {
     #[arg(long, value_name = "N", help_heading = "Snapshot options", requires = "compact", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u32).range(1..))]
     pub archive: Option<u32>,
 
+    /// With --repack or --archive: log2 of the size of the new blocks, 10 to 30 [default: by the level of --repack]
+    ///
+    /// Damage in one place affects the files of one block, in all snapshots.
+    #[arg(short = 'S', long, value_name = "BITS", help_heading = "Snapshot options", requires = "compact", value_parser = whole(block_size_bits), allow_hyphen_values = true)]
+    pub block_size_bits: Option<u32>,
+
     /// Only say what would be done
     #[arg(long, help_heading = "Snapshot options")]
     pub dry_run: bool,
 }
 
 impl SnapshotArgs {
+    /// Whether --compact compresses all contents anew.
+    pub(super) fn is_anew(&self) -> bool {
+        self.repack.is_some() || self.archive.is_some()
+    }
+
     /// Whether there is any --keep option.
     pub(super) fn has_rules(&self) -> bool {
         let numbers = [

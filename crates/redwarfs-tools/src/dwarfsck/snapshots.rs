@@ -155,6 +155,12 @@ impl<'a> Task<'a> {
         if task.is_some() && args.image_size.is_some() {
             return Err(ToolError::new("--image-size does not go with snapshots"));
         }
+        if own.block_size_bits.is_some() && !own.is_anew() {
+            return Err(
+                ToolError::new("--block-size-bits needs --repack or --archive")
+                    .hint("a plain copy has the blocks of the image"),
+            );
+        }
         if own.dry_run
             && !matches!(
                 task,
@@ -479,6 +485,19 @@ fn warn_of_dropped(image: &Image, plan: &Compaction, anew: bool, logger: &Logger
     }
 }
 
+/// The image may have small blocks on purpose.
+fn warn_of_larger_blocks(image: &Image, bits: u32, logger: &Logger) {
+    let old = image.metadata().block_size();
+    if old > 0 && u64::from(old) < 1 << bits {
+        logger.warn(format_args!(
+            "the copy gets blocks of {} instead of {}, so that damage in one place affects more files: -S{} keeps the size",
+            format_size(1 << bits),
+            format_size(old.into()),
+            old.ilog2().clamp(10, 30)
+        ));
+    }
+}
+
 fn punch(args: &Args, input: &Path, workers: usize, logger: &Logger) -> Result<()> {
     let image = open(args, None, input, workers)?;
     let what = "cannot give space back";
@@ -578,14 +597,19 @@ fn compact(
     };
     let stop =
         stop_flag().map_err(|e| ToolError::new("cannot handle signals").cause(io_cause(&e)))?;
-    let anew = own.repack.is_some() || own.archive.is_some();
+    let anew = own.is_anew();
+    let mut options = MergeOptions::level(own.repack.unwrap_or(LEVEL));
+    options.version_history = false;
+    options.metadata.workers = workers;
+    match own.block_size_bits {
+        Some(bits) => options.metadata.block_size_bits = bits,
+        None if anew => warn_of_larger_blocks(&image, options.metadata.block_size_bits, logger),
+        None => {}
+    }
     let write = |out: &mut dyn std::io::Write| {
         if !anew {
             return plan.write(out, &stop);
         }
-        let mut options = MergeOptions::level(own.repack.unwrap_or(LEVEL));
-        options.version_history = false;
-        options.metadata.workers = workers;
         let archiving = match own.archive {
             Some(newest) => Archiving::AllBut(newest),
             None => Archiving::AsBefore,

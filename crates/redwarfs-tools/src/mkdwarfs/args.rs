@@ -88,7 +88,7 @@ pub(crate) struct Args {
     ///
     /// Blocks of more than 16 MiB may end up to three eighths early, so that fewer directories are
     /// spread over two blocks.
-    #[arg(short = 'S', long, value_name = "BITS", help_heading = "Advanced options", value_parser = whole(values::block_size_bits), allow_hyphen_values = true, when_rewriting = NeedsBlockSize)]
+    #[arg(short = 'S', long, value_name = "BITS", help_heading = "Advanced options", value_parser = whole(crate::common::number::block_size_bits), allow_hyphen_values = true, when_rewriting = NeedsBlockSize)]
     pub block_size_bits: Option<u32>,
 
     /// Number of threads [default: number of CPUs]

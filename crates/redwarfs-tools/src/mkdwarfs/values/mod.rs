@@ -49,11 +49,6 @@ pub(crate) fn level(text: &str) -> Result<u8, String> {
     }
 }
 
-/// `-S`.
-pub(crate) fn block_size_bits(text: &str) -> Result<u32, String> {
-    ranged(10, 30)(text).map_err(|_| format!("block size must be between 10 and 30: {text}"))
-}
-
 /// `-C` and its relatives.
 pub(crate) fn codec(text: &str) -> Result<CodecSpec, String> {
     let spec = without_category(text)?
