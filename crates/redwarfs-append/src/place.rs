@@ -42,12 +42,6 @@ impl InPlace {
         &self.base
     }
 
-    /// The file, which is locked as long as it or this value is used.
-    #[must_use]
-    pub fn medium(&self) -> Arc<dyn Medium> {
-        Arc::clone(&self.file)
-    }
-
     /// The output of the build. What it writes counts from the commit on; without one, the file gets its old
     /// end back.
     ///

@@ -291,6 +291,12 @@ impl AppendWriter {
         }
     }
 
+    /// The append, and the offset behind what was written, for more bytes that count together with them.
+    #[must_use]
+    pub fn into_parts(self) -> (Append, u64) {
+        (self.append, self.at)
+    }
+
     /// Makes what was written count.
     ///
     /// # Errors

@@ -116,29 +116,50 @@ pub fn add(
     if file.len()? != end.saturating_add(image.unused_tail) {
         return Err(Error::Unfit("other data follows the image"));
     }
-    let previous = match protection.whole {
-        true => None,
-        false => previous(&file, &image)?,
-    };
-    let start = match &previous {
-        // What it protects, and the recovery data itself, does not change any more.
-        Some(previous) => previous.image_size.cast_signed(),
-        None => start(offset, protection)?,
-    };
-    let geometry = Geometry::new(
-        start,
-        image.size.saturating_add_signed(start.saturating_neg()),
-        protection.percent,
-        protection.shard_size,
-    )?;
-    let mut header = HeaderPage::lay_out(geometry)?;
-    header.index = opening.index();
-    header.leading = offset;
-    header.previous = previous.map_or(0, |previous| previous.section);
-    if start < 0 {
-        header.blanks = blanks(&file, offset);
+    let append = Append::begin(file, end, opening.tail_pointer())?;
+    add_to_append(append, end, offset, protection, done, stop)
+}
+
+/// A file up to a position.
+#[derive(Debug)]
+struct Start<'a> {
+    file: &'a dyn Source,
+    len: u64,
+}
+
+impl Source for Start<'_> {
+    fn len(&self) -> std::io::Result<u64> {
+        Ok(self.len)
     }
-    let mut append = Append::begin(file, end, opening.tail_pointer())?;
+
+    fn read_exact_at(&self, offset: u64, buf: &mut [u8]) -> std::io::Result<()> {
+        match offset.checked_add(buf.len() as u64) {
+            Some(end) if end <= self.len => self.file.read_exact_at(offset, buf),
+            _ => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+}
+
+/// Adds a RECOVERY section as [`add`] does, behind an append that ends at `end` of its file, and commits both together. If
+/// anything fails, the file is what it was before the append.
+///
+/// # Errors
+/// As [`add`].
+pub fn add_to_append(
+    mut append: Append,
+    end: u64,
+    offset: u64,
+    protection: &Protection,
+    done: &dyn Fn(u64),
+    stop: &AtomicBool,
+) -> Result<Added> {
+    let (mut header, image) = {
+        let file = Start {
+            file: append.source(),
+            len: end,
+        };
+        plan(&file, offset, protection)?
+    };
     append.reserve(offset + header.image_size)?;
     let write = |at: u64, bytes: &[u8]| append.write_all_at(offset + at, bytes);
     write_parity(
@@ -158,6 +179,39 @@ pub fn add(
     append.write_all_at(offset + header.section, &sealed.encode())?;
     append.commit(offset + header.image_size)?;
     Ok(Added::of(&header, header.image_size - image.size))
+}
+
+/// Lays out the recovery data of the image at `offset` of a file, which ends with it.
+fn plan(
+    file: &dyn Source,
+    offset: u64,
+    protection: &Protection,
+) -> Result<(HeaderPage, Container)> {
+    let image = container(file, offset)?;
+    let opening = opening(&image)?;
+    let previous = match protection.whole {
+        true => None,
+        false => previous(file, &image)?,
+    };
+    let start = match &previous {
+        // What it protects, and the recovery data itself, does not change any more.
+        Some(previous) => previous.image_size.cast_signed(),
+        None => start(offset, protection)?,
+    };
+    let geometry = Geometry::new(
+        start,
+        image.size.saturating_add_signed(start.saturating_neg()),
+        protection.percent,
+        protection.shard_size,
+    )?;
+    let mut header = HeaderPage::lay_out(geometry)?;
+    header.index = opening.index();
+    header.leading = offset;
+    header.previous = previous.map_or(0, |previous| previous.section);
+    if start < 0 {
+        header.blanks = blanks(file, offset);
+    }
+    Ok((header, image))
 }
 
 impl Added {

@@ -2,7 +2,7 @@
 //!
 //! | function | what it does |
 //! |---|---|
-//! | [`add`], [`add_sidecar`] | protect an image, or what is new in it |
+//! | [`add`], [`add_to_append`], [`add_sidecar`] | protect an image, or what is new in it |
 //! | [`locate`], [`locate_sidecar`] | find recovery data, and the image, in files of which anything may be damaged |
 //! | [`RecoveryData::check`] | compares every protected byte with its checksum |
 //! | [`RecoveryData::repair`] | restores what is wrong, in the file |
@@ -32,7 +32,7 @@ mod patch;
 mod range;
 mod repair;
 
-pub use add::{Added, Protection, add, add_sidecar, remove};
+pub use add::{Added, Protection, add, add_sidecar, add_to_append, remove};
 pub use copy::Copied;
 pub use damage::Damage;
 pub use error::{Error, Result};

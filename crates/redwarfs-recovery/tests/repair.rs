@@ -9,10 +9,12 @@ use redwarfs_format::section::{
     CompressionId, Footer, IndexState, SectionHeader, SectionType, encode_section_index,
 };
 use redwarfs_io::{LockedFile, Medium, Source};
-use redwarfs_recovery::{Damage, Error, GeometryError, Protection, Repaired, add, locate, remove};
+use redwarfs_recovery::{
+    Damage, Error, GeometryError, Protection, Repaired, add, add_to_append, locate, remove,
+};
 use redwarfs_testkit::mutate::Rng;
 
-use crate::support::{bytes, container, flip, go, image, retable};
+use crate::support::{append, bytes, container, flip, go, image, retable};
 
 /// A file with an image in a directory of its own.
 struct Case {
@@ -580,6 +582,52 @@ impl Medium for Failing {
 
     fn sync(&self) -> io::Result<()> {
         self.file.sync()
+    }
+}
+
+/// An append with recovery data that ends at any write leaves the old image with the recovery data that it had.
+#[test]
+fn an_append_counts_with_its_recovery_data_or_not_at_all() {
+    let case = Case::new(b"#!program", &[100_000], 10.0, true);
+    let old = case.whole.len() as u64;
+    let grown = append(&case.whole, case.offset, &mut Rng::new(3));
+    let pointer = *case.whole.last_chunk().unwrap();
+    for whole in [false, true] {
+        let mut protection = Protection::percent(30.0);
+        (protection.whole, protection.leading) = (whole, true);
+        let mut failures = 0;
+        for writes in 0.. {
+            fs::write(&case.path, &case.whole).unwrap();
+            let file = Failing {
+                file: LockedFile::open(&case.path).unwrap(),
+                left: AtomicU32::new(writes),
+            };
+            let attempt = || {
+                let begun = redwarfs_io::Append::begin(file, old, pointer)?;
+                let mut writer = redwarfs_io::AppendWriter::new(begun);
+                io::Write::write_all(&mut writer, &grown[old as usize..])?;
+                let (begun, end) = writer.into_parts();
+                assert_eq!(end, grown.len() as u64);
+                let stop = go();
+                add_to_append(begun, end, case.offset, &protection, &|_| {}, &stop)
+            };
+            let outcome = attempt();
+            let now = fs::read(&case.path).unwrap();
+            if outcome.is_ok() {
+                assert!(now.starts_with(&grown));
+                break;
+            }
+            assert!(now == case.whole, "{writes}");
+            failures += 1;
+        }
+        assert!(failures > 10, "{failures}");
+        // It is what the two steps make one after the other.
+        let together = fs::read(&case.path).unwrap();
+        fs::write(&case.path, &grown).unwrap();
+        let file = LockedFile::open(&case.path).unwrap();
+        add(file, case.offset, &protection, &|_| {}, &go()).unwrap();
+        assert!(fs::read(&case.path).unwrap() == together);
+        assert!(case.check().is_none());
     }
 }
 

@@ -473,31 +473,70 @@ fn a_killed_append_leaves_the_old_image() {
     place.good(&["--check-integrity"]);
 }
 
+/// A small disk, until it is dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    /// With the image of a place on it. None, with a message of the test, if it cannot be mounted.
+    fn new(place: &mut TestDir, test: &str) -> Option<Self> {
+        let disk = place.dir.path().join("disk");
+        fs::create_dir(&disk).unwrap();
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+            .arg(&disk)
+            .status();
+        if !mounted.is_ok_and(|status| status.success()) {
+            skip(test, "no tmpfs can be mounted");
+            return None;
+        }
+        let before = place.bytes();
+        place.image = disk.join("image");
+        fs::write(&place.image, before).unwrap();
+        Some(Self(disk))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+/// The disk has room for the snapshot, and not for its recovery data.
+#[test]
+fn a_snapshot_counts_with_its_recovery_data_or_not_at_all() {
+    let mut place = TestDir::new();
+    place.good(&["--add-recovery=5%"]);
+    let Some(_disk) = Disk::new(&mut place, "a snapshot without room for its recovery data") else {
+        return;
+    };
+    let before = place.bytes();
+    place.write("more", 100_000);
+    for amount in ["--recovery=1000%", "--recovery=600%,merge"] {
+        let output = place.append(&[amount]);
+        assert_eq!(output.status.code(), Some(1));
+        let error = text(&output.stderr);
+        assert!(
+            error.contains("recovery data: no space left") && error.lines().count() == 1,
+            "{amount}: {error}"
+        );
+        assert!(place.bytes() == before, "{amount}");
+        place.good(&["--check-recovery"]);
+        assert_eq!(place.good(&["--snapshots"]).lines().count(), 2);
+    }
+    let output = place.append(&["--recovery=50%,merge"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    place.good(&["--check-recovery"]);
+    assert!(place.extracted(&[]) == files(&place.tree()));
+}
+
 #[test]
 fn a_full_disk_leaves_the_old_image() {
     let mut place = TestDir::new();
-    let disk = place.dir.path().join("disk");
-    fs::create_dir(&disk).unwrap();
-    let mounted = Command::new("mount")
-        .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
-        .arg(&disk)
-        .status();
-    if !mounted.is_ok_and(|status| status.success()) {
-        return skip(
-            "a_full_disk_leaves_the_old_image",
-            "no tmpfs can be mounted",
-        );
-    }
-    struct Unmount(PathBuf);
-    impl Drop for Unmount {
-        fn drop(&mut self) {
-            let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-        }
-    }
-    let _unmount = Unmount(disk.clone());
+    let Some(_disk) = Disk::new(&mut place, "a_full_disk_leaves_the_old_image") else {
+        return;
+    };
     let before = place.bytes();
-    place.image = disk.join("image");
-    fs::write(&place.image, &before).unwrap();
     place.write("large", 3_000_000);
     let output = place.append(&[]);
     assert_eq!(output.status.code(), Some(1));

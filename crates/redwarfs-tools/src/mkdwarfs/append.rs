@@ -142,7 +142,7 @@ impl<'a> Continued<'a> {
         match &self.place {
             AppendTarget::Here(place) => {
                 let writer = place.writer().map_err(|e| failure(path, e))?;
-                Ok(Target::append(path, writer, place.medium()))
+                Ok(Target::append(path, writer))
             }
             AppendTarget::Copy(_, output) => open(output),
             AppendTarget::Delta(_, output) => Ok(open(output)?.without_image()),

@@ -162,8 +162,7 @@ struct Recovery<'a> {
 
 enum Output {
     File(Box<BufWriter<AtomicFile>>),
-    /// And the file that it writes to.
-    Append(Box<BufWriter<AppendWriter>>, Arc<dyn Medium>),
+    Append(Box<BufWriter<AppendWriter>>),
     Stdout(BufWriter<File>),
     /// An object of a server, which appears when it is complete.
     #[cfg(feature = "remote")]
@@ -241,7 +240,7 @@ impl<'a> Target<'a> {
     }
 
     /// Writes behind the image in its file.
-    pub(super) fn append(path: &'a Path, writer: AppendWriter, file: Arc<dyn Medium>) -> Self {
+    pub(super) fn append(path: &'a Path, writer: AppendWriter) -> Self {
         let out = BufWriter::with_capacity(WRITE_BUFFER, writer);
         Self {
             path,
@@ -250,7 +249,7 @@ impl<'a> Target<'a> {
             recovery: None,
             checkpoint: None,
             logger: None,
-            out: Output::Append(Box::new(out), file),
+            out: Output::Append(Box::new(out)),
         }
     }
 
@@ -281,7 +280,7 @@ impl<'a> Target<'a> {
         }
         match &self.out {
             Output::File(file) if file.get_ref().written().is_ok_and(|file| file.is_some()) => {}
-            Output::Append(..) => {}
+            Output::Append(_) => {}
             _ => return unfit("an output that is a regular file"),
         }
         let threads = args
@@ -339,7 +338,7 @@ impl<'a> Target<'a> {
     fn give_up(self) {
         match self.out {
             Output::File(out) => drop(out.into_parts()),
-            Output::Append(out, _) => drop(out.into_parts()),
+            Output::Append(out) => drop(out.into_parts()),
             Output::Stdout(out) => drop(out.into_parts()),
             #[cfg(feature = "remote")]
             Output::Object(upload) => drop(upload),
@@ -368,16 +367,12 @@ impl<'a> Target<'a> {
                 .into_inner()
                 .map_err(io::IntoInnerError::into_error)
                 .and_then(finish),
-            Output::Append(out, medium) => out
+            Output::Append(out) => out
                 .into_inner()
                 .map_err(io::IntoInnerError::into_error)
-                .and_then(AppendWriter::commit)
-                .and_then(|()| match &self.recovery {
-                    None => Ok(()),
-                    // The snapshot counts already.
-                    Some(recovery) => recovery.add(medium, start).map_err(|e| {
-                        io::Error::other(format!("the snapshot has no recovery data: {e}"))
-                    }),
+                .and_then(|writer| match &self.recovery {
+                    None => writer.commit(),
+                    Some(recovery) => recovery.add_to(writer, start),
                 }),
             Output::Stdout(mut out) => out.flush(),
             #[cfg(feature = "remote")]
@@ -392,12 +387,28 @@ impl<'a> Target<'a> {
 
 impl Recovery<'_> {
     fn add(&self, image: impl Medium + 'static, start: u64) -> io::Result<()> {
-        match redwarfs_recovery::add(image, start, &self.protection, &|_| {}, self.stop) {
-            Ok(_) => Ok(()),
-            Err(redwarfs_recovery::Error::Io(e)) => Err(e),
-            Err(redwarfs_recovery::Error::Interrupted) => Err(io::ErrorKind::Interrupted.into()),
-            Err(e) => Err(io::Error::other(format!("recovery data: {e}"))),
+        let added = redwarfs_recovery::add(image, start, &self.protection, &|_| {}, self.stop);
+        added.map(drop).map_err(recovery_error)
+    }
+
+    /// Completes an append with recovery data for it: the image has both, or neither.
+    fn add_to(&self, writer: AppendWriter, start: u64) -> io::Result<()> {
+        let (append, end) = writer.into_parts();
+        let (protection, stop) = (&self.protection, self.stop);
+        let added = redwarfs_recovery::add_to_append(append, end, start, protection, &|_| {}, stop);
+        added.map(drop).map_err(recovery_error)
+    }
+}
+
+fn recovery_error(error: redwarfs_recovery::Error) -> io::Error {
+    match error {
+        redwarfs_recovery::Error::Io(e) if checkpoint::is_full(&e) => {
+            let text = format!("recovery data: {}", io_cause(&e));
+            io::Error::new(io::ErrorKind::StorageFull, text)
         }
+        redwarfs_recovery::Error::Io(e) => e,
+        redwarfs_recovery::Error::Interrupted => io::ErrorKind::Interrupted.into(),
+        e => io::Error::other(format!("recovery data: {e}")),
     }
 }
 
@@ -444,7 +455,7 @@ impl Write for Output {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
             Self::File(out) => out.write(buf),
-            Self::Append(out, _) => out.write(buf),
+            Self::Append(out) => out.write(buf),
             Self::Stdout(out) => out.write(buf),
             #[cfg(feature = "remote")]
             Self::Object(out) => out.write(buf),
@@ -454,7 +465,7 @@ impl Write for Output {
     fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::File(out) => out.flush(),
-            Self::Append(out, _) => out.flush(),
+            Self::Append(out) => out.flush(),
             Self::Stdout(out) => out.flush(),
             #[cfg(feature = "remote")]
             Self::Object(out) => out.flush(),
