@@ -299,7 +299,15 @@ pub(crate) fn run<T: Send>(
             abort.fetch_or(written.is_err(), Ordering::Relaxed);
             written
         };
-        let written = ordered::run("compress", allowance.workers, first, start, started, take);
+        let written = ordered::run(
+            "compress",
+            allowance.workers,
+            first,
+            None,
+            start,
+            started,
+            take,
+        );
         let produced = match producer.map(ScopedJoinHandle::join) {
             Some(Ok(produced)) => produced,
             Some(Err(panic)) => std::panic::resume_unwind(panic),

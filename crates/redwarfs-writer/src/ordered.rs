@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use crate::error::{Error, Result};
@@ -24,7 +24,73 @@ pub enum Turn<R> {
     End,
 }
 
+/// Lets results wait in their threads that are too far ahead of the next one.
+struct Gate {
+    /// The number of the next result. None if nobody takes it.
+    next: Mutex<Option<u32>>,
+    moved: Condvar,
+    ahead: u32,
+}
+
+impl Gate {
+    fn new(first: u32, ahead: u32) -> Self {
+        Self {
+            next: Mutex::new(Some(first)),
+            moved: Condvar::new(),
+            ahead,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<u32>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the result with a number may be handed over. False if nobody takes it.
+    fn wait(&self, number: u32) -> bool {
+        let mut next = self.lock();
+        loop {
+            match *next {
+                None => return false,
+                Some(next) if number.saturating_sub(next) < self.ahead => return true,
+                Some(_) => {}
+            }
+            next = self
+                .moved
+                .wait(next)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn moves_to(&self, number: u32) {
+        let mut next = self.lock();
+        *next = next.map(|_| number);
+        self.moved.notify_all();
+    }
+
+    fn end(&self) {
+        *self.lock() = None;
+        self.moved.notify_all();
+    }
+}
+
+/// Ends a gate when it is dropped: always, or only if its thread panics.
+struct Ending<'g> {
+    gate: &'g Gate,
+    always: bool,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        if self.always || std::thread::panicking() {
+            self.gate.end();
+        }
+    }
+}
+
 /// Starts `count` threads and takes their results in the order of their numbers, from `first` on.
+///
+/// With `ahead`, at most so many results wait for an earlier one, and each thread holds one more. The jobs must be begun in the
+/// order of their numbers then. Otherwise nothing bounds the number of results that wait.
 ///
 /// Each thread calls `start` once, and the worker that it returns until that says [`Turn::End`]. When
 /// all threads have started, the calling thread calls `started`, and then `take` with each result,
@@ -37,6 +103,7 @@ pub fn run<R, W, E>(
     name: &str,
     count: usize,
     first: u32,
+    ahead: Option<u32>,
     start: impl FnOnce() -> W + Clone + Send,
     started: impl FnOnce() -> Result<(), E>,
     mut take: impl FnMut(R) -> Result<(), E>,
@@ -46,18 +113,26 @@ where
     W: FnMut() -> Turn<R>,
     E: From<Error>,
 {
+    let gate = Gate::new(first, ahead.map_or(u32::MAX, |ahead| ahead.max(1)));
+    let gate = &gate;
     std::thread::scope(|scope| {
+        // However this ends, no thread goes on waiting.
+        let _ending = Ending { gate, always: true };
         // When this function ends early it drops the receiver, which ends the threads.
         let (results, arriving) = mpsc::channel();
         let mut threads = Vec::with_capacity(count);
         for _ in 0..count {
             let (start, results) = (start.clone(), results.clone());
             threads.push(thread(scope, name, move || {
+                let _ending = Ending {
+                    gate,
+                    always: false,
+                };
                 let mut worker = start();
                 loop {
                     match worker() {
                         Turn::Done(number, result) => {
-                            if results.send((number, result)).is_err() {
+                            if !gate.wait(number) || results.send((number, result)).is_err() {
                                 break;
                             }
                         }
@@ -77,6 +152,7 @@ where
             while let Some(result) = early.remove(&next) {
                 next += 1;
                 take(result)?;
+                gate.moves_to(next);
             }
         }
         for thread in threads {
@@ -141,7 +217,7 @@ pub(crate) fn list<T: Send, S>(
         let batch = done.next().unwrap_or_default().iter();
         (batch.zip(results)).try_for_each(|(&job, result)| take(job, result))
     };
-    run(threads.name, count, 0, start, || Ok(()), take_batch)
+    run(threads.name, count, 0, None, start, || Ok(()), take_batch)
 }
 
 /// Starts a thread with a name.
@@ -258,8 +334,81 @@ mod tests {
             taken.push(job);
             Ok::<(), Error>(())
         };
-        run("test", 3, 10, start, started, take).unwrap();
+        run("test", 3, 10, None, start, started, take).unwrap();
         let expected: Vec<u32> = (0..30).filter(|job| job % 3 != 0).collect();
         assert_eq!(taken, expected);
+    }
+
+    const AHEAD: u32 = 8;
+
+    /// Jobs from 0 on, of which `slow` does the first one while others are done. Returns what was taken.
+    fn with_a_slow_job(
+        slow: impl Fn(&AtomicUsize) + Sync,
+        take: impl Fn(u32) -> Result<()>,
+    ) -> Result<Vec<u32>> {
+        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let start = || {
+            || {
+                let number = next.fetch_add(1, Ordering::Relaxed) as u32;
+                match number {
+                    0 => slow(&done),
+                    1000.. => return Turn::End,
+                    _ => {
+                        done.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+                Turn::Done(number, number)
+            }
+        };
+        let mut taken = Vec::new();
+        let take = |number| {
+            taken.push(number);
+            take(number)
+        };
+        run("test", 3, 0, Some(AHEAD), start, || Ok(()), take)?;
+        Ok(taken)
+    }
+
+    fn wait_until_full(done: &AtomicUsize) {
+        // The others hold one result each.
+        let most = AHEAD as usize - 1 + 2;
+        while done.load(Ordering::Relaxed) < most {
+            std::thread::yield_now();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        assert_eq!(done.load(Ordering::Relaxed), most);
+    }
+
+    #[test]
+    fn a_slow_job_holds_the_others_up() {
+        let taken = with_a_slow_job(wait_until_full, |_| Ok(())).unwrap();
+        assert_eq!(taken, (0..1000).collect::<Vec<u32>>());
+    }
+
+    #[test]
+    fn nobody_waits_for_a_result_that_does_not_come() {
+        for failing in [0, 1, 500] {
+            let fail = |number| match number == failing {
+                true => Err(Error::Interrupted),
+                false => Ok(()),
+            };
+            let result = with_a_slow_job(wait_until_full, fail);
+            assert!(matches!(result, Err(Error::Interrupted)), "{failing}");
+        }
+        let panics = std::panic::AssertUnwindSafe(|| {
+            with_a_slow_job(
+                |done| {
+                    wait_until_full(done);
+                    panic!("a job");
+                },
+                |_| Ok(()),
+            )
+        });
+        let panicked = std::panic::catch_unwind(panics);
+        assert!(panicked.is_err());
+        let takes = std::panic::AssertUnwindSafe(|| {
+            with_a_slow_job(wait_until_full, |_| panic!("what takes the results"))
+        });
+        assert!(std::panic::catch_unwind(takes).is_err());
     }
 }

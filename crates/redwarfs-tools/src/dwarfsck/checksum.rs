@@ -19,6 +19,8 @@ use crate::common::{Result, ToolError, env};
 
 /// Contents are read in pieces of this size.
 const PIECE: usize = 1 << 20;
+/// Digests that wait for that of an earlier content, which may be large or come from a slow medium. Each takes some 200 bytes.
+const WAITING: u32 = 65_536;
 
 macro_rules! algorithms {
     ($($name:literal, $variant:ident, $state:ty;)*) => {
@@ -270,7 +272,7 @@ fn path_of(view: &MetadataView, of: EntryIndex) -> redwarfs_format::Result<Vec<u
 
 /// Prints the checksum of every regular file, each content read once and in the order of the data:
 /// the same lines for any number of `workers`. Returns the number of files that cannot be read; they
-/// are reported to `logger`. A digest that waits for that of an earlier content takes some 200 bytes.
+/// are reported to `logger`.
 pub(super) fn print(
     image: &Image,
     algorithm: Algorithm,
@@ -318,13 +320,21 @@ pub(super) fn print(
         Ok(())
     };
     let threads = workers.min(contents.len());
-    ordered::run("checksum", threads, 0, start, || Ok(()), take)
-        .and_then(|()| out.flush().map_err(PoolError::Output))
-        .map_err(|e| match e {
-            PoolError::Output(e) => output_error(&e),
-            PoolError::Thread(e) => ToolError::new("cannot start a thread").io(&e),
-            other => ToolError::new(other.to_string()),
-        })?;
+    ordered::run(
+        "checksum",
+        threads,
+        0,
+        Some(WAITING),
+        start,
+        || Ok(()),
+        take,
+    )
+    .and_then(|()| out.flush().map_err(PoolError::Output))
+    .map_err(|e| match e {
+        PoolError::Output(e) => output_error(&e),
+        PoolError::Thread(e) => ToolError::new("cannot start a thread").io(&e),
+        other => ToolError::new(other.to_string()),
+    })?;
     Ok(failures.count())
 }
 
