@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 
 use crate::certificates::SystemCertificates;
 use crate::observer::observed;
+use crate::resolver::SystemResolver;
 use crate::runtime::Threads;
 
 /// How long making a connection may take.
@@ -116,6 +117,7 @@ impl Clients {
             .https_only(!settings.plain)
             .http1_only()
             .referer(false)
+            .dns_resolver(SystemResolver)
             .no_gzip()
             .no_brotli()
             .no_zstd()

@@ -10,6 +10,7 @@ use object_store::Error;
 use object_store::client::{HttpError, HttpErrorKind};
 
 use crate::observer::Record;
+use crate::resolver::Unresolved;
 
 /// Why a request did not give what it was for.
 #[derive(Debug, Clone)]
@@ -27,6 +28,10 @@ pub(crate) enum Next {
     GiveUp,
     /// Try again, not before the server wants it.
     Again(Option<Duration>),
+    /// The name of the server has no address. Only the server of an object that was opened is asked again.
+    Unresolved,
+    /// No server gives credentials. Whoever opens an object does not wait long for one, because few machines have one.
+    Credentials,
     /// The server sends whole objects only. It states this length.
     Whole(Option<u64>),
 }
@@ -56,6 +61,11 @@ impl Failure {
         )
     }
 
+    /// The user wants to stop. No kind with which readers and writers try again.
+    pub(crate) fn interrupted() -> Self {
+        Self::last(io::ErrorKind::Other, "interrupted")
+    }
+
     /// Judges the error of a request, with what the server answered to it.
     pub(crate) fn of(error: &Error, record: &Record) -> Self {
         let answer = record.answer();
@@ -68,6 +78,13 @@ impl Failure {
                 "the server sends compressed bytes instead of those of the object",
             );
         }
+        if let Some(unresolved) = unresolved(error) {
+            return Self {
+                kind: io::ErrorKind::NotConnected,
+                what: without_secrets(&unresolved.to_string()),
+                next: Next::Unresolved,
+            };
+        }
         match transport(error) {
             Some((_, what)) if refuses_tls(error) => Self::last(io::ErrorKind::NotConnected, what),
             Some((kind, what)) => Self::transport(kind, what),
@@ -77,7 +94,9 @@ impl Failure {
             }),
             None if answer.status == Some(StatusCode::OK) && !answer.aside => Self {
                 kind: io::ErrorKind::Unsupported,
-                what: String::from("the server does not send parts of an object"),
+                what: String::from(
+                    "the server does not support range requests (it answers 200 instead of 206)",
+                ),
                 next: Next::Whole(answer.length),
             },
             None => Self::last(io::ErrorKind::InvalidData, deepest(error)),
@@ -92,6 +111,9 @@ impl Failure {
             if failure.kind == io::ErrorKind::NotFound || matches!(failure.next, Next::Whole(_)) {
                 failure.kind = io::ErrorKind::PermissionDenied;
                 failure.next = Next::GiveUp;
+            }
+            if record.answer().status.is_none() && matches!(failure.next, Next::Again(_)) {
+                failure.next = Next::Credentials;
             }
         }
         failure
@@ -151,6 +173,18 @@ fn transport(error: &Error) -> Option<(HttpErrorKind, String)> {
     None
 }
 
+/// The name without address below an error, if there is one.
+fn unresolved(error: &Error) -> Option<&Unresolved> {
+    let mut cause = error.source();
+    while let Some(e) = cause {
+        if let Some(found) = e.downcast_ref() {
+            return Some(found);
+        }
+        cause = e.source();
+    }
+    None
+}
+
 /// Whether the two sides do not agree on TLS, so that another attempt would not help. A certificate is not trusted, a
 /// server speaks something else, or the system has no certificates.
 fn refuses_tls(error: &Error) -> bool {
@@ -186,9 +220,21 @@ pub(crate) fn deepest(error: &(dyn std::error::Error + 'static)) -> String {
     while let Some(cause) = last.source() {
         last = cause;
     }
-    let text = last.to_string();
-    let text = text.split(" (os error ").next().unwrap_or_default();
-    without_secrets(text)
+    without_secrets(&of_system(&last.to_string()))
+}
+
+/// The text of an error of the system, without its number, and as a part of a sentence.
+pub(crate) fn of_system(text: &str) -> String {
+    let Some((text, _)) = text.split_once(" (os error ") else {
+        return text.to_owned();
+    };
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => {
+            first.to_lowercase().chain(chars).collect()
+        }
+        _ => text.to_owned(),
+    }
 }
 
 /// Text of libraries, without the user, password and query of URLs in it, and on one line.

@@ -230,19 +230,48 @@ impl Opened {
 
 /// The attempts at one thing: their number, and the end of the time for all of them.
 pub(crate) struct Attempts {
+    began: Instant,
     end: Instant,
+    /// Those that failed.
     made: u32,
-    most: u32,
+    longest_pause: Duration,
+    last: Option<Failure>,
 }
 
 impl Attempts {
-    /// Until `time` is over, and at most `most` of them.
-    pub(crate) fn new(time: Duration, most: u32) -> Self {
+    /// Until `time` is over.
+    pub(crate) fn new(time: Duration) -> Self {
+        let began = Instant::now();
         Self {
-            end: Instant::now() + time.min(FOREVER),
+            began,
+            end: began + time.min(FOREVER),
             made: 0,
-            most,
+            longest_pause: LONGEST_PAUSE,
+            last: None,
         }
+    }
+
+    /// With pauses that are never longer, unless the server asks for it.
+    pub(crate) fn pausing(self, longest_pause: Duration) -> Self {
+        Self {
+            longest_pause,
+            ..self
+        }
+    }
+
+    /// How many attempts failed.
+    pub(crate) fn made(&self) -> u32 {
+        self.made
+    }
+
+    /// The failure of all attempts, with the cause of the last one that has one.
+    fn given_up(&self, kind: io::ErrorKind, what: &str) -> Failure {
+        let attempts = match self.made {
+            1 => String::from("1 attempt"),
+            more => format!("{more} attempts"),
+        };
+        let time = self.began.elapsed().as_secs();
+        Failure::last(kind, format!("{what} ({attempts} in {time} s)"))
     }
 
     /// The time for a range of this length.
@@ -267,12 +296,6 @@ impl Attempts {
         attempt: impl Future<Output = Result<T, Failure>>,
         end: impl Fn() -> Instant,
     ) -> Result<Option<T>, Failure> {
-        let late = || {
-            Failure::last(
-                io::ErrorKind::TimedOut,
-                "the server does not answer in time",
-            )
-        };
         let mut attempt = pin!(attempt);
         let done = loop {
             let limit = end();
@@ -282,19 +305,30 @@ impl Attempts {
             }
         };
         let failure = match done {
-            Err(_) => return Err(late()),
+            Err(_) => {
+                return Err(match &self.last {
+                    Some(last) => self.given_up(last.kind, &last.what),
+                    None => {
+                        let what = "the server does not answer in time";
+                        Failure::last(io::ErrorKind::TimedOut, what)
+                    }
+                });
+            }
             Ok(Ok(value)) => return Ok(Some(value)),
             Ok(Err(failure)) => failure,
         };
-        let Next::Again(wanted) = failure.next else {
-            return Err(failure);
+        let wanted = match failure.next {
+            Next::Again(wanted) => wanted,
+            Next::Unresolved | Next::Credentials => None,
+            Next::GiveUp | Next::Whole(_) => return Err(failure),
         };
         self.made += 1;
-        let pause = pause(self.made).max(wanted.unwrap_or_default());
-        if self.made >= self.most || end().saturating_duration_since(Instant::now()) <= pause {
-            let what = format!("{} (attempt {})", failure.what, self.made);
-            return Err(Failure::last(failure.kind, what));
+        let pause = pause(self.made).min(self.longest_pause);
+        let pause = pause.max(wanted.unwrap_or_default());
+        if end().saturating_duration_since(Instant::now()) <= pause {
+            return Err(self.given_up(failure.kind, &failure.what));
         }
+        self.last = Some(failure);
         sleep(pause).await;
         Ok(None)
     }
@@ -318,7 +352,7 @@ pub(crate) async fn fill(
     limits: &Limits,
 ) {
     transfer.begins();
-    let mut attempts = Attempts::new(FOREVER, u32::MAX);
+    let mut attempts = Attempts::new(FOREVER);
     while !transfer.is_settled() {
         let attempt = async {
             let from = transfer.range.start + transfer.arrived();

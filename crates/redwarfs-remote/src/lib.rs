@@ -25,7 +25,8 @@
 //! ```
 //!
 //! * `location.rs`: URLs, stores, and the credentials that the environment has for them.
-//! * `client.rs`: the connections, which objects of a server share; `certificates.rs`: the certificates of the system.
+//! * `client.rs`: the connections, which objects of a server share; `certificates.rs`: the certificates of the system;
+//!   `resolver.rs`: the addresses of servers.
 //! * `listing.rs`: which objects there are.
 //! * `fetch.rs`: requests, and attempts until the time is over.
 //! * `opening.rs`: the first request; `known.rs`: what a cache on disk knows of an object, so that this request only asks
@@ -40,6 +41,9 @@
 //! or that which the server asks for, from where the bytes ended. Everything else is an error at once: a changed
 //! object, another range, more bytes than were asked for, compressed bytes. Errors name the object and the range.
 //! They do not show users, passwords, and the queries of URLs.
+//!
+//! A server that is away when an object is opened is waited for as well, with a warning after a second. Only a name without
+//! address is an error at once then, and credentials that no server gives are one after four attempts.
 //!
 //! # Credentials
 //!
@@ -62,6 +66,7 @@ mod meter;
 mod netrc;
 mod observer;
 mod opening;
+mod resolver;
 mod runtime;
 mod source;
 mod transfer;
@@ -78,7 +83,7 @@ pub use upload::Upload;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Longest time for the first request, with all attempts; 30 s by default.
+    /// Longest time for opening an object, with all attempts and the pauses between them; 30 s by default.
     pub open: Duration,
     /// Longest time for a range, with all attempts, from the read that waits for it on; 60 s by default. It begins anew when bytes
     /// come, but ends at most one second later for each 64 KiB of the range.

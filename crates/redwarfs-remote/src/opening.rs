@@ -1,9 +1,13 @@
 //! The first request for an object: its end, its length and its version.
 
 use std::io;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use object_store::GetRange;
+use tokio::time::sleep;
 
 use crate::Limits;
 use crate::failure::{Failure, Next};
@@ -24,8 +28,14 @@ const TAIL: u64 = 12 << 10;
 /// three requests.
 const TAIL_AFTER_HEAD: u64 = 64 << 10;
 
-/// Attempts at the first request.
-const OPENING: u32 = 4;
+/// Attempts at the first request if no server gives the credentials for it.
+const CREDENTIALS: u32 = 4;
+
+/// Longest pause between two attempts at the first request, because somebody waits for it.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// After this time, a warning says that the server is waited for.
+const QUIET: Duration = Duration::from_secs(1);
 
 /// What is known of an object when it is open.
 pub(crate) struct Found {
@@ -57,16 +67,56 @@ impl Found {
     }
 }
 
-/// Opens an object: with what is `remembered`, if it is still the same.
+/// Opens an object: with what is `remembered`, if it is still the same. Says so if that takes long.
 pub(crate) async fn first(
     object: &Object,
     limits: &Limits,
     remembered: Option<Remembered>,
 ) -> Result<Found, Failure> {
-    let mut attempts = Attempts::new(limits.open, OPENING);
+    let trouble = Mutex::new(None);
+    let opening = pin!(attempt(object, limits, remembered, &trouble));
+    match select(opening, pin!(sleep(QUIET))).await {
+        Either::Left((opened, _)) => opened,
+        Either::Right(((), opening)) => {
+            let cause = trouble
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            tracing::warn!(
+                "{}: {}: waiting for the server, for up to {} s",
+                object.shown,
+                cause.unwrap_or_else(|| String::from("no answer so far")),
+                limits.open.as_secs()
+            );
+            opening.await
+        }
+    }
+}
+
+/// Makes attempts until one works, nothing helps, or the time is over. `trouble` gets the cause of the last failure.
+async fn attempt(
+    object: &Object,
+    limits: &Limits,
+    remembered: Option<Remembered>,
+    trouble: &Mutex<Option<String>>,
+) -> Result<Found, Failure> {
+    let mut attempts = Attempts::new(limits.open).pausing(PAUSE);
     loop {
         let known = remembered.as_ref().map(|remembered| &remembered.identity);
-        match attempts.next(tail(object, limits, known)).await? {
+        let made = attempts.made();
+        let answer = async {
+            tail(object, limits, known).await.map_err(|mut failure| {
+                if failure.next == Next::Unresolved
+                    || (failure.next == Next::Credentials && made + 1 >= CREDENTIALS)
+                {
+                    failure.next = Next::GiveUp;
+                }
+                let mut last = trouble.lock().unwrap_or_else(PoisonError::into_inner);
+                *last = Some(failure.what.clone());
+                failure
+            })
+        };
+        match attempts.next(answer).await? {
             Some(Answer::Found(found)) => return Ok(found),
             Some(Answer::Same(requests)) => {
                 // Only asked for if there is something.
@@ -146,8 +196,13 @@ async fn tail(
             }
         }
         Err(mut failure) => {
-            if let Next::Whole(_) = failure.next {
-                failure.what.push_str(", and all of it is too much");
+            if let Next::Whole(length) = failure.next {
+                let length = length.map(|length| format!(" of {} MiB", length >> 20));
+                failure.what.push_str(&format!(
+                    ", and an image{} is too large to be fetched as a whole: download it to a file, or use a server \
+                     that supports them, such as nginx",
+                    length.unwrap_or_default()
+                ));
             }
             if failure.kind == io::ErrorKind::UnexpectedEof && failure.next == Next::GiveUp {
                 failure.what = String::from("the object is empty");

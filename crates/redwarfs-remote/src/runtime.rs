@@ -2,17 +2,25 @@
 
 use std::future::Future;
 use std::io;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
+use futures_util::future::{Either, select};
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::sleep;
 
 use crate::client::Clients;
+use crate::failure::Failure;
 
 /// Threads that move bytes; decoding happens elsewhere.
 const THREADS: usize = 2;
 /// Largest number of threads that ask for the addresses of hosts. One waits as long as the system does for a name server that
 /// does not answer.
 const RESOLVERS: usize = 64;
+/// How often a request to stop is looked for.
+pub(crate) const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// The threads of this process. They start with the first use, so that a program may fork before it. A forked process
 /// has none of the threads of its parent, and gets its own.
@@ -71,6 +79,25 @@ impl Threads {
 
     pub(crate) fn handle(&self) -> &Handle {
         self.runtime.handle()
+    }
+
+    /// Runs a future to its end, or until `stop` is set: then it is dropped, and there is an error.
+    pub(crate) fn block_on_until<T: Send>(
+        &self,
+        stop: &AtomicBool,
+        future: impl Future<Output = T> + Send,
+    ) -> Result<T, Failure> {
+        let stopped = async {
+            while !stop.load(Ordering::Relaxed) {
+                sleep(STOP_POLL).await;
+            }
+        };
+        self.block_on(async {
+            match select(pin!(future), pin!(stopped)).await {
+                Either::Left((done, _)) => Ok(done),
+                Either::Right(_) => Err(Failure::interrupted()),
+            }
+        })
     }
 
     /// Runs a future to its end. A thread of an asynchronous program must not wait inside its runtime, so another one

@@ -48,6 +48,8 @@ struct OpenObject {
     /// What is fetched until an image is open, for that entry.
     recording: Mutex<Option<Recording>>,
     limits: Limits,
+    /// Set when the user wants to stop: then nothing waits.
+    stop: Option<Arc<AtomicBool>>,
     threads: Threads,
     permits: Semaphore,
     /// What runs ahead has one of these, too, until somebody waits for it.
@@ -76,13 +78,27 @@ impl RemoteSource {
         Self::open_cached(url, limits, None)
     }
 
+    /// As [`RemoteSource::open_until`], without a request to stop.
+    ///
+    /// # Errors
+    /// As [`RemoteSource::open_until`].
+    pub fn open_cached(url: &str, limits: Limits, cache: Option<&DiskCache>) -> io::Result<Self> {
+        Self::open_until(url, limits, cache, None)
+    }
+
     /// As [`RemoteSource::open`], with a cache on disk for what opening an image in the object needs. If it has that, one
     /// request asks whether the object is still the same. Offline, there is no request, and bytes that the cache lacks are
-    /// errors.
+    /// errors. Once `stop` is set, opening and reads do not wait for the server.
     ///
     /// # Errors
     /// As [`RemoteSource::open`]; offline, [`io::ErrorKind::NotConnected`] if the cache does not know the object.
-    pub fn open_cached(url: &str, limits: Limits, cache: Option<&DiskCache>) -> io::Result<Self> {
+    /// [`io::ErrorKind::Other`] once `stop` is set.
+    pub fn open_until(
+        url: &str,
+        limits: Limits,
+        cache: Option<&DiskCache>,
+        stop: Option<Arc<AtomicBool>>,
+    ) -> io::Result<Self> {
         let object = Object::of(url, Use::Read)?;
         let threads = Threads::get()?;
         let failed = |failure: Failure| {
@@ -96,7 +112,11 @@ impl RemoteSource {
             Some(remembered) if offline => Found::remembered(remembered, true),
             None if offline => return Err(failed(Known::missing())),
             remembered => {
-                let found = threads.block_on(opening::first(&object, &limits, remembered));
+                let opening = opening::first(&object, &limits, remembered);
+                let found = match &stop {
+                    Some(stop) => threads.block_on_until(stop, opening).flatten(),
+                    None => threads.block_on(opening),
+                };
                 found.map_err(failed)?
             }
         };
@@ -127,6 +147,7 @@ impl RemoteSource {
             object,
             identity,
             limits,
+            stop,
             threads,
             permits: Semaphore::new(REQUESTS),
             ahead: Semaphore::new(AHEAD),
@@ -344,7 +365,7 @@ impl Source for RemoteSource {
             let transfer = inner.transfer(offset, buf.len() as u64);
             let room = usize::try_from(transfer.range.end - offset).unwrap_or(usize::MAX);
             let (now, later) = buf.split_at_mut(room.min(buf.len()));
-            match transfer.copy(offset, now, &inner.limits) {
+            match transfer.copy(offset, now, &inner.limits, inner.stop.as_deref()) {
                 Ok(true) => inner.was_read(&transfer),
                 Ok(false) => {}
                 Err(failure) => {

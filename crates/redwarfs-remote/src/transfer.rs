@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use tokio::sync::Notify;
 use crate::Limits;
 use crate::failure::Failure;
 use crate::fetch::{Attempts, FOREVER};
+use crate::runtime::STOP_POLL;
 
 /// Most ranges of a transfer that are remembered as read: what is read in smaller parts counts as unread.
 const MOST_RANGES: usize = 1 << 10;
@@ -222,13 +224,15 @@ impl Transfer {
         self.changed.notify_all();
     }
 
-    /// Copies bytes from an absolute offset on, and waits for them as long as the limits say. They must be inside the range.
+    /// Copies bytes from an absolute offset on, and waits for them as long as the limits say, or until `stop` is set. They
+    /// must be inside the range.
     /// Returns whether all bytes of the transfer that somebody asked for were copied at some time.
     pub(crate) fn copy(
         &self,
         offset: u64,
         out: &mut [u8],
         limits: &Limits,
+        stop: Option<&AtomicBool>,
     ) -> Result<bool, Arc<Failure>> {
         let since = Instant::now();
         let mut state = self.lock();
@@ -250,13 +254,17 @@ impl Transfer {
                 }
                 Some(began) => state.deadline(began.max(since), limits, self.len()),
             };
+            if stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+                return Err(Arc::new(Failure::interrupted()));
+            }
             let left = (limit + GRACE).saturating_duration_since(Instant::now());
             if left == Duration::ZERO {
                 let what = "the server does not answer in time";
                 let late = || Failure::last(std::io::ErrorKind::TimedOut, what);
                 return Err(Arc::new(state.trouble.clone().unwrap_or_else(late)));
             }
-            let waited = self.changed.wait_timeout(state, left);
+            let turn = stop.map_or(left, |_| left.min(STOP_POLL));
+            let waited = self.changed.wait_timeout(state, turn);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
@@ -296,12 +304,12 @@ mod tests {
         assert_eq!(transfer.try_copy(10, &mut [0; 1]), None);
         assert!(transfer.add(b"abc"));
         let mut out = [0; 2];
-        assert!(!transfer.copy(11, &mut out, &limits).unwrap());
+        assert!(!transfer.copy(11, &mut out, &limits, None).unwrap());
         assert_eq!(&out, b"bc");
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let mut out = [0; 4];
-                (transfer.copy(12, &mut out, &limits).unwrap(), out)
+                (transfer.copy(12, &mut out, &limits, None).unwrap(), out)
             });
             assert!(transfer.add(b"def"));
             assert_eq!(reader.join().unwrap(), (false, *b"cdef"));
@@ -343,16 +351,16 @@ mod tests {
     fn waiting_ends_with_a_failure_or_in_time() {
         let transfer = Transfer::new(0..4);
         let soon = limits(5);
-        let failure = transfer.copy(0, &mut [0; 1], &soon).unwrap_err();
+        let failure = transfer.copy(0, &mut [0; 1], &soon, None).unwrap_err();
         assert_eq!(failure.kind, std::io::ErrorKind::TimedOut);
         transfer.begins();
         transfer.has_trouble(&Failure::passing(std::io::ErrorKind::Other, "it rains"));
-        let failure = transfer.copy(0, &mut [0; 1], &soon).unwrap_err();
+        let failure = transfer.copy(0, &mut [0; 1], &soon, None).unwrap_err();
         assert_eq!(failure.what, "it rains");
         transfer.add(b"a");
         transfer.fail(Failure::changed());
-        transfer.copy(0, &mut [0; 1], &soon).unwrap();
-        let failure = transfer.copy(0, &mut [0; 2], &soon).unwrap_err();
+        transfer.copy(0, &mut [0; 1], &soon, None).unwrap();
+        let failure = transfer.copy(0, &mut [0; 2], &soon, None).unwrap_err();
         assert!(failure.what.contains("changed"));
     }
 

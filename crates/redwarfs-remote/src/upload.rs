@@ -3,16 +3,14 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::io::{self, Write};
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use http::StatusCode;
 use object_store::{Error, GetOptions, MultipartUpload, ObjectStoreExt as _, PutMode, PutPayload};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::client::Use;
 use crate::failure::Failure;
@@ -29,9 +27,6 @@ const PARTS: usize = 10_000;
 
 /// Parts that are sent at the same time.
 const SENDING: usize = 4;
-
-/// How often a request to stop is looked for.
-const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// How long removing the parts of an abandoned object may take.
 const ABORT: Duration = Duration::from_secs(10);
@@ -80,26 +75,6 @@ async fn asked_with<T>(
     })
 }
 
-/// Waits for the end of work, or until the user wants to stop.
-fn wait<T: Send>(
-    threads: &Threads,
-    stop: &AtomicBool,
-    work: impl Future<Output = T> + Send,
-) -> Result<T, Failure> {
-    let stopped = async {
-        while !stop.load(Ordering::Relaxed) {
-            sleep(STOP_POLL).await;
-        }
-    };
-    threads.block_on(async {
-        match select(pin!(work), pin!(stopped)).await {
-            Either::Left((done, _)) => Ok(done),
-            // No kind with which writers try again.
-            Either::Right(_) => Err(Failure::last(io::ErrorKind::Other, "interrupted")),
-        }
-    })
-}
-
 impl Upload {
     /// Begins an object. With `replace`, one that is there stays until the new one is complete. Otherwise there must
     /// be none, now and at the end. One that appears in the last moment is replaced only if the store knows no
@@ -131,7 +106,10 @@ impl Upload {
         upload.refuse_to_replace()?;
         let object = upload.object.clone();
         let work = asked(object.store.put_multipart(&object.path));
-        let begun = wait(&upload.threads, &upload.stop, work).and_then(|done| done);
+        let begun = upload
+            .threads
+            .block_on_until(&upload.stop, work)
+            .and_then(|done| done);
         upload.parts = Some(begun.map_err(|failure| upload.error(&failure))?);
         Ok(upload)
     }
@@ -153,7 +131,11 @@ impl Upload {
                 Err(e) => Err(e),
             }
         };
-        match wait(&self.threads, &self.stop, asked(found)).and_then(|done| done) {
+        match self
+            .threads
+            .block_on_until(&self.stop, asked(found))
+            .and_then(|done| done)
+        {
             Ok(true) => Err(self.exists()),
             Ok(false) => Ok(()),
             Err(failure) => Err(self.error(&failure)),
@@ -183,7 +165,7 @@ impl Upload {
             && let Some(task) = self.sending.front_mut()
         {
             let lost = |_| Failure::last(io::ErrorKind::Other, "a part was not sent");
-            let ended = wait(&self.threads, &self.stop, &mut *task);
+            let ended = self.threads.block_on_until(&self.stop, &mut *task);
             let sent = ended.and_then(|joined| joined.map_err(lost)?);
             // One that goes on ends with the upload.
             if sent.is_ok() {
@@ -229,7 +211,10 @@ impl Upload {
             false => Record::default(),
         };
         let work = asked_with(record, parts.complete());
-        let done = wait(&self.threads, &self.stop, work).and_then(|done| done);
+        let done = self
+            .threads
+            .block_on_until(&self.stop, work)
+            .and_then(|done| done);
         done.map_err(|failure| self.error(&failure))?;
         self.parts = None;
         Ok(())
@@ -247,7 +232,11 @@ impl Upload {
             .put_opts(&object.path, payload, PutMode::Create.into());
         let record = Record::default();
         let work = asked_with(record.clone(), made);
-        match wait(&self.threads, &self.stop, work).and_then(|done| done) {
+        match self
+            .threads
+            .block_on_until(&self.stop, work)
+            .and_then(|done| done)
+        {
             Ok(_) => Ok(true),
             Err(failure) => {
                 let lacks = failure.kind == io::ErrorKind::Unsupported

@@ -310,11 +310,11 @@ fn interrupted_or_killed_before_the_mount() {
             Err(Some(15)),
             "",
         ),
-        (&[], Signal::TERM, Ok(8), "dwarfs: interrupted\n"),
+        (&[], Signal::TERM, Ok(143), "dwarfs: interrupted\n"),
         (
             &["-ono_guard"],
             Signal::TERM,
-            Ok(8),
+            Ok(143),
             "dwarfs: interrupted\n",
         ),
         (

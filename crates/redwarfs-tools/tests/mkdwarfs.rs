@@ -516,8 +516,8 @@ fn stopped_builds_leave_nothing() {
     slow_input(&place);
     fs::write(place.path("old"), b"precious").unwrap();
     for (signal, output, code) in [
-        (Signal::INT, "out", Some(1)),
-        (Signal::TERM, "old", Some(1)),
+        (Signal::INT, "out", Some(130)),
+        (Signal::TERM, "old", Some(143)),
         (Signal::KILL, "out", None),
         (Signal::KILL, "old", None),
     ] {

@@ -516,7 +516,7 @@ fn an_interrupted_build_says_what_stays() {
         let mut text = String::new();
         let mut errors = child.stderr.take().unwrap();
         std::io::Read::read_to_string(&mut errors, &mut text).unwrap();
-        assert_eq!(child.wait().unwrap().code(), Some(1), "{text}");
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{text}");
         text
     };
     let text = interrupted(&|| place.blocks().len() > 2);

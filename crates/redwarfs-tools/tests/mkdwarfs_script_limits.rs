@@ -191,7 +191,7 @@ fn endless_scripts_can_be_interrupted() {
            return (('a'):rep(400):find(('.-'):rep(12) .. 'b')) == nil end",
     ] {
         let done = interrupted(&place, script);
-        assert_eq!(done.code, Some(1), "{script}: {}", done.stderr);
+        assert_eq!(done.code, Some(130), "{script}: {}", done.stderr);
         let want = "mkdwarfs: interrupted, no image was written";
         assert_eq!(last_line(&done), want, "{script}");
     }

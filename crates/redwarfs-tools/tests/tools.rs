@@ -80,6 +80,7 @@ mod reading_tools;
 mod remote;
 mod remote_cache;
 mod remote_faults;
+mod remote_opening;
 mod remote_stalls;
 mod rewrite;
 mod rewrite_refused;

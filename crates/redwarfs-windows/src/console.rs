@@ -82,6 +82,12 @@ pub fn stop_flag() -> io::Result<Arc<AtomicBool>> {
     }
 }
 
+/// The flag of [`stop_flag`], which nothing raises before that.
+#[must_use]
+pub fn stop_request() -> Arc<AtomicBool> {
+    Arc::clone(STOP.get_or_init(Arc::default))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

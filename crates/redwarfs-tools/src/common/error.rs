@@ -109,12 +109,13 @@ impl ToolError {
         }
     }
 
-    /// Prints the error to standard error and returns the exit code.
+    /// Prints the error to standard error and returns the exit code. After a signal that asked the process to stop, that is
+    /// the code of the signal.
     pub fn report(&self, tool: &str) -> u8 {
         if !self.quiet {
             super::console::write_stderr(&self.full_line(tool));
         }
-        self.code
+        super::os::stop_code().unwrap_or(self.code)
     }
 
     fn push(&mut self, part: &str) {

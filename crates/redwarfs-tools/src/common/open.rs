@@ -56,11 +56,17 @@ pub fn open_image(path: &Path, options: &OpenOptions, spelling: Spelling) -> Res
         open.cache.affinity = options.cache.affinity.or_else(|| env::affinity("blkcache"));
         open
     };
-    let failed = match open(path, &options) {
-        Ok(image) => return Ok(image),
-        Err(failed) => failed,
-    };
-    let (cause, mut advice) = explain(path, &options, failed, spelling);
+    open(path, &options).map_err(|failed| open_error(path, &options, failed, spelling))
+}
+
+/// The error for an image that could not be opened with these options: `cannot open image: PATH: CAUSE (ADVICE)`.
+pub fn open_error(
+    path: &Path,
+    options: &OpenOptions,
+    failed: Error,
+    spelling: Spelling,
+) -> ToolError {
+    let (cause, mut advice) = explain(path, options, failed, spelling);
     if matches!(cause, Error::NotAnImage(_))
         && let Some(at) = squashfs_in(path)
     {
@@ -73,10 +79,10 @@ pub fn open_image(path: &Path, options: &OpenOptions, spelling: Spelling) -> Res
             Error::Io(error) => cause_at(path, error),
             other => other.to_string(),
         });
-    Err(match advice {
+    match advice {
         Some(advice) => error.hint(advice),
         None => error,
-    })
+    }
 }
 
 fn open(path: &Path, options: &OpenOptions) -> redwarfs_format::Result<Image> {

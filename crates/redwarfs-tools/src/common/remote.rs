@@ -10,14 +10,15 @@ use redwarfs_io::{DiskCache, Source};
 
 use super::error::{Result, ToolError, io_cause};
 
-/// Opens the object of a URL, with a cache on disk.
+/// Opens the object of a URL, with a cache on disk. A request to stop ends waiting for the server.
 ///
 /// # Errors
-/// As [`RemoteSource::open_cached`](redwarfs_remote::RemoteSource::open_cached). The text begins with the URL as messages show it.
+/// As [`RemoteSource::open_until`](redwarfs_remote::RemoteSource::open_until). The text begins with the URL as messages show it.
 #[cfg(feature = "remote")]
 pub fn open(url: &str, cache: Option<&DiskCache>) -> io::Result<Arc<dyn Source>> {
     use redwarfs_remote::{Limits, RemoteSource};
-    let source = RemoteSource::open_cached(url, Limits::default(), cache)?;
+    let stop = super::os::stop_request();
+    let source = RemoteSource::open_until(url, Limits::default(), cache, Some(stop))?;
     Ok(Arc::new(source))
 }
 

@@ -8,6 +8,8 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::pipe::{PipeFlags, pipe_with};
+#[cfg(target_os = "linux")]
+use rustix::process::Signal;
 use rustix::process::{Pid, WaitOptions, waitpid};
 
 /// The process that continues.
@@ -43,12 +45,14 @@ pub(super) struct Report(File);
 /// Splits the process in two. Must be called while the process has one thread.
 pub(super) fn fork() -> io::Result<Fork> {
     let (read, write): (OwnedFd, OwnedFd) = pipe_with(PipeFlags::CLOEXEC)?;
+    let parent = rustix::process::getpid();
     // SAFETY: the caller guarantees that there is no other thread, so the child inherits no lock of
     // another thread, and may continue as an ordinary process. `fork` itself touches no memory of ours.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => {
             drop(read);
+            end_with(parent)?;
             Ok(Fork::Child(Report(write.into())))
         }
         child => {
@@ -59,6 +63,25 @@ pub(super) fn fork() -> io::Result<Fork> {
             }))
         }
     }
+}
+
+/// Until the mount is there, the driver ends with the process of the user, also while it waits for a server. Other systems
+/// find out when they report.
+#[cfg(target_os = "linux")]
+fn end_with(parent: Pid) -> io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+    // It may have ended before. One outside of the PID namespace has no number.
+    match rustix::process::getppid() {
+        Some(found) if found != parent => {
+            Err(io::Error::other("the process that started it has ended"))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn end_with(_parent: Pid) -> io::Result<()> {
+    Ok(())
 }
 
 impl Start {
@@ -87,6 +110,8 @@ impl Start {
 impl Report {
     /// Leaves the terminal and the working directory, and lets the parent end with success.
     pub(super) fn ready(mut self) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        rustix::process::set_parent_process_death_signal(None)?;
         // Fails only for a process group leader, which a child is not.
         rustix::process::setsid()?;
         rustix::process::chdir("/")?;

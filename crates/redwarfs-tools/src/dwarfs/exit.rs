@@ -17,6 +17,3 @@ pub(super) const EXIT_BACKGROUND: u8 = 5;
 pub(super) const EXIT_SIGNALS: u8 = 6;
 /// The connection to the kernel failed while mounted.
 pub(super) const EXIT_LOOP: u8 = 7;
-/// A signal came before the image was mounted.
-#[cfg(unix)]
-pub(super) const EXIT_INTERRUPTED: u8 = 8;

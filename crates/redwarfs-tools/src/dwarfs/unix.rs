@@ -15,7 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::arguments::Arguments;
 use super::background::{self, Fork, Outcome, Report};
 use super::descriptors::Inherited;
-use super::exit::{EXIT_BACKGROUND, EXIT_INTERRUPTED, EXIT_MOUNT, EXIT_SETUP, EXIT_SIGNALS, TOOL};
+use super::exit::{EXIT_BACKGROUND, EXIT_MOUNT, EXIT_SETUP, EXIT_SIGNALS, TOOL};
 use super::hints::HintsOfMount;
 use super::mountpoint::MountPoint;
 use super::serve::{End, Signals, serve};
@@ -25,6 +25,7 @@ use super::several::{self, Opener};
 use super::{Measurements, Opening, layer, load_behind, logging, options, remount, report_life};
 use crate::common::cache::finish_cache;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, Result, ToolError, display_path};
+use crate::common::os::code_of;
 use crate::common::version::VERSION;
 use crate::common::{LogLevel, Logger};
 
@@ -83,8 +84,8 @@ pub(super) fn start(arguments: &Arguments) -> Result<u8> {
     match background::fork().map_err(|error| cannot(&error))? {
         Fork::Parent(outcome) => match outcome.wait() {
             Outcome::Code(code) => Ok(code),
-            Outcome::Signal(SIGINT | SIGTERM | SIGHUP) => {
-                Err(ToolError::new("interrupted").code(EXIT_INTERRUPTED))
+            Outcome::Signal(signal @ (SIGINT | SIGTERM | SIGHUP)) => {
+                Err(ToolError::new("interrupted").code(code_of(signal)))
             }
             Outcome::Signal(_) | Outcome::Unknown => {
                 Err(ToolError::new("the driver died while mounting").code(EXIT_BACKGROUND))

@@ -46,7 +46,7 @@ use crate::common::cli::parse_into;
 use crate::common::env::{self, IoLayer};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
-use crate::common::open::{Spelling, open_image};
+use crate::common::open::{self, Spelling};
 use crate::common::os::is_block_device;
 use crate::common::output::{create_derived, need_stdout};
 use crate::common::remote;
@@ -121,7 +121,7 @@ fn run(args: &Args) -> Result<u8> {
     let options = open_options(args, workers);
     let source = match IoLayer::from_env().open(input) {
         Ok(source) => source,
-        Err(_) => return Err(open_error(input, &options)),
+        Err(e) => return Err(open_error(input, &options, e.into())),
     };
     let image = match Image::from_source(Arc::clone(&source), &options) {
         Ok(image) => image,
@@ -129,7 +129,7 @@ fn run(args: &Args) -> Result<u8> {
             if !args.print_header && !args.no_check {
                 list_damage(args, &source, &failed, workers, &logger)?;
             }
-            return Err(open_error(input, &options));
+            return Err(open_error(input, &options, failed));
         }
     };
     if args.print_header {
@@ -303,17 +303,12 @@ fn check(args: &Args) -> Result<&PathBuf> {
 }
 
 /// The error for an image that cannot be opened, with advice.
-fn open_error(input: &Path, options: &OpenOptions) -> ToolError {
+fn open_error(input: &Path, options: &OpenOptions, failed: Error) -> ToolError {
     let spelling = Spelling {
         auto: "--image-offset=auto",
         size: Some("--image-size=BYTES"),
     };
-    match open_image(input, options, spelling) {
-        Err(error) => error,
-        Ok(_) => ToolError::new("cannot open image")
-            .path(input)
-            .cause("it is being changed"),
-    }
+    open::open_error(input, options, failed, spelling)
 }
 
 /// Looks at everything; `verifying` is false if only sizes and places are wanted.

@@ -130,9 +130,9 @@ pub(super) fn image_offset(args: &Args, input: &Path) -> Result<(Image, u64)> {
     let options = open_options(args, 1);
     let source: Arc<dyn Source> = match FileSource::open(input) {
         Ok(source) => Arc::new(source),
-        Err(_) => return Err(open_error(input, &options)),
+        Err(e) => return Err(open_error(input, &options, e.into())),
     };
-    let image = Image::from_source(source, &options).map_err(|_| open_error(input, &options))?;
+    let image = Image::from_source(source, &options).map_err(|e| open_error(input, &options, e))?;
     let offset = image.container().offset;
     Ok((image, offset))
 }

@@ -141,7 +141,7 @@ pub(super) fn run(args: &Args, path: &Path, input: &Path, logger: &Logger) -> Re
     let source =
         FileSource::open(input).map_err(|e| ToolError::new("cannot scrub").cause(io_cause(&e)))?;
     // Opening verifies schema and metadata, in each run.
-    let image = Image::open(input, &options).map_err(|_| open_error(input, &options))?;
+    let image = Image::open(input, &options).map_err(|e| open_error(input, &options, e))?;
     let container = image.container();
     if !container.has_hashes() {
         return Err(ToolError::new("cannot scrub")

@@ -224,8 +224,8 @@ pub(super) fn open(
     let mut options = open_options(args, workers);
     options.snapshot = snapshot.cloned();
     let source = IoLayer::from_env().open(input);
-    let source = source.map_err(|_| open_error(input, &options))?;
-    Image::from_source(source, &options).map_err(|_| open_error(input, &options))
+    let source = source.map_err(|e| open_error(input, &options, e.into()))?;
+    Image::from_source(source, &options).map_err(|e| open_error(input, &options, e))
 }
 
 pub(super) fn table(image: &Image) -> Result<SnapshotTable> {

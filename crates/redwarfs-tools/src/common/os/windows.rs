@@ -12,6 +12,8 @@ use redwarfs_windows::{console, file, name};
 
 pub(crate) use std::os::windows::io::AsHandle as AsTerminal;
 
+#[cfg(feature = "remote")]
+pub(crate) use redwarfs_windows::console::stop_request;
 pub(crate) use redwarfs_windows::console::{
     enable_escape_sequences as understands_escapes, size as terminal_size, stop_flag,
 };
@@ -21,6 +23,11 @@ use crate::common::console::Console;
 use crate::common::error::{Result, ToolError};
 use crate::common::log_level::LogLevel;
 use crate::common::time::{LocalTime, unix_from_utc};
+
+/// Nothing: Windows has no signals.
+pub(crate) fn stop_code() -> Option<u8> {
+    None
+}
 
 /// The bytes of an argument.
 pub(crate) fn argument_bytes(argument: &OsStr) -> Cow<'_, [u8]> {

@@ -20,7 +20,9 @@ pub(crate) use std::os::fd::AsFd as AsTerminal;
 
 pub(crate) use bus::explain_bus_errors;
 pub(crate) use requests::Requests;
-pub(crate) use signal::stop_flag;
+#[cfg(feature = "remote")]
+pub(crate) use signal::stop_request;
+pub(crate) use signal::{code_of, stop_code, stop_flag};
 pub(crate) use stdio::stdout_is_closed;
 pub(crate) use syslog::Syslog;
 pub(crate) use time::local_time;
