@@ -94,6 +94,40 @@ fn tools_run_from_a_file_without_a_name() {
 }
 
 #[test]
+fn each_version_names_what_the_program_was_built_without() {
+    let parts = [
+        ("lua", cfg!(feature = "lua")),
+        ("libarchive", cfg!(feature = "libarchive")),
+        ("remote", cfg!(feature = "remote")),
+    ];
+    let tools = ["mkdwarfs", "dwarfs", "dwarfsck", "dwarfsextract"];
+    let small = ["dwarfs", "dwarfsextract"];
+    let calls = tools
+        .iter()
+        .map(|tool| (UNIVERSAL, Some(*tool)))
+        .chain(small.iter().map(|tool| (FUSE_EXTRACT, Some(*tool))))
+        .chain([(UNIVERSAL, None), (FUSE_EXTRACT, None)]);
+    for (program, tool) in calls {
+        let mut command = Command::new(program);
+        command.args(tool).arg("--version");
+        let shown = text(&command.output().unwrap().stdout);
+        let name =
+            tool.unwrap_or_else(|| Path::new(program).file_name().unwrap().to_str().unwrap());
+        let start = format!("{name} {} (RedwarFS", env!("CARGO_PKG_VERSION"));
+        let rest = shown
+            .strip_prefix(&start)
+            .and_then(|rest| rest.strip_suffix(")\n"));
+        let rest = rest.unwrap_or_else(|| panic!("{shown}"));
+        let list = rest.strip_prefix(", without ");
+        assert!(list.is_some() || rest.is_empty(), "{shown}");
+        let without: Vec<_> = list.unwrap_or_default().split(", ").collect();
+        for (part, built) in parts {
+            assert_eq!(without.contains(&part), !built, "{part}: {shown}");
+        }
+    }
+}
+
+#[test]
 fn the_small_program_mounts_and_extracts_only() {
     let run = |args: &[&str]| Command::new(FUSE_EXTRACT).args(args).output().unwrap();
     let listed = run(&[]);

@@ -61,13 +61,13 @@ fn missing() -> Vec<String> {
 }
 
 /// The text of `--version` after the name of the tool.
-fn version() -> String {
+#[must_use]
+pub fn version() -> String {
     let missing = missing();
-    let version = env!("CARGO_PKG_VERSION");
     if missing.is_empty() {
-        format!("{version} (RedwarFS)")
+        format!("{VERSION} (RedwarFS)")
     } else {
-        format!("{version} (RedwarFS, without {})", missing.join(", "))
+        format!("{VERSION} (RedwarFS, without {})", missing.join(", "))
     }
 }
 

@@ -46,7 +46,7 @@ use redwarfs_io::DiskCache;
 use redwarfs_reader::perfmon::PerfMonitor;
 use redwarfs_reader::{Image, OpenOptions, Preload};
 
-use crate::common::cli::prepare;
+use crate::common::cli::{prepare, version};
 use crate::common::error::{EXIT_OK, Result, ToolError};
 use crate::common::man::{print_long, show};
 use crate::common::number::format_size;
@@ -54,7 +54,6 @@ use crate::common::open::{Spelling, open_image};
 use crate::common::recovery::open_repairing;
 use crate::common::tool::Tool;
 use crate::common::verify::log_verified;
-use crate::common::version::VERSION;
 use crate::common::{LogLevel, Logger};
 pub(crate) use arguments::is_mount_helper;
 use arguments::{Arguments, Control, Request};
@@ -166,7 +165,7 @@ pub fn main(args: Vec<OsString>) -> u8 {
             print_long(&text.to_string(), &text.ansi().to_string());
         }
         Ok(Request::Manual) => show(&tool().manual()),
-        Ok(Request::Version) => print_out(&format!("{TOOL} {VERSION} (RedwarFS)\n")),
+        Ok(Request::Version) => print_out(&format!("{TOOL} {}\n", version())),
         Ok(Request::Mount(arguments)) => match start(&arguments) {
             Ok(code) => return code,
             Err(error) => return error.report(TOOL),
