@@ -526,3 +526,85 @@ fn files_are_prefetched() {
     same_trees(&tree, mount.point());
     assert_eq!(site.server.take_requests(), []);
 }
+
+#[test]
+fn a_signal_logs_the_use_of_the_cache() {
+    if !can_mount("the use of a cache") {
+        return;
+    }
+    let site = Site::new();
+    let log = site.dir.path().join("log");
+    let url = site.server.url("/a");
+    let report = |options: &str| {
+        let _ = fs::remove_file(&log);
+        let options = format!("log_file={},debuglevel=error{options}", log.display());
+        let mount = Mount::background(Path::new(&url), &options);
+        fs::read(mount.point().join("large")).unwrap();
+        let said = || {
+            driver::kill(
+                driver::driver_of(mount.point()),
+                rustix::process::Signal::USR1,
+            );
+            std::thread::sleep(Duration::from_millis(50));
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            let last = text
+                .lines()
+                .filter(|line| line.contains(" cache /"))
+                .next_back();
+            (last.map(str::to_owned), text.contains("miss rate"))
+        };
+        let mut last = None;
+        wait_until("the statistics", || {
+            let (line, reported) = said();
+            last = line;
+            // Blocks are written in the background.
+            reported && last.as_ref().is_none_or(|line| !line.contains(" 0 stored"))
+        });
+        last
+    };
+    assert_eq!(report(""), None);
+    let cache = format!(",cache_dir={},cache_limit=2g", site.path.display());
+    let line = report(&cache).unwrap();
+    let start = format!(" cache {}: ", site.path.display());
+    assert!(line.starts_with("I ") && line.contains(&start), "{line}");
+    assert!(line.contains(" of 2 GiB used; 0 found, "), "{line}");
+
+    // The second mount finds what the first one has stored.
+    let mount = Mount::background(
+        Path::new(&url),
+        &format!("log_file={}{cache}", log.display()),
+    );
+    fs::read(mount.point().join("large")).unwrap();
+    driver::kill(
+        driver::driver_of(mount.point()),
+        rustix::process::Signal::USR1,
+    );
+    let found = || {
+        let text = fs::read_to_string(&log).unwrap_or_default();
+        let line = text.lines().rfind(|line| line.contains(&start));
+        line.map(str::to_owned)
+    };
+    wait_until("the line", || {
+        found().is_some_and(|line| !line.contains(" 0 found,"))
+    });
+}
+
+#[test]
+fn the_use_of_a_cache_is_that_of_its_files() {
+    let site = Site::new();
+    let cache = site.cache();
+    assert_eq!(cache.usage(), (0, 0));
+    site.read(&cache).unwrap();
+    let lengths = site
+        .files()
+        .into_iter()
+        .map(|file| fs::metadata(file).unwrap().len());
+    let lengths: Vec<u64> = lengths.collect();
+    assert_eq!(cache.usage(), (lengths.len() as u64, lengths.iter().sum()));
+    assert_eq!((lengths.is_empty(), cache.limit()), (false, 1 << 30));
+    // A file that another process is writing stays, and does not count.
+    let writing = site.files()[0].with_file_name(".new-1-1");
+    fs::write(&writing, "half").unwrap();
+    assert_eq!(cache.usage().0, lengths.len() as u64);
+    assert!(writing.exists());
+}

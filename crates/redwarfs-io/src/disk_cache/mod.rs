@@ -210,6 +210,18 @@ impl DiskCache {
         self.shared.writer.settle(writer::MOST_WAITING / 2);
     }
 
+    /// Number of entries in the directory, and the bytes that they take. Looks at each of them.
+    #[must_use]
+    pub fn usage(&self) -> (u64, u64) {
+        self.shared.store.shared_usage()
+    }
+
+    /// Bytes that entries may take.
+    #[must_use]
+    pub fn limit(&self) -> u64 {
+        self.shared.store.limit()
+    }
+
     /// What was done so far.
     #[must_use]
     pub fn stats(&self) -> DiskCacheStats {

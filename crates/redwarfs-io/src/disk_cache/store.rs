@@ -151,10 +151,22 @@ impl Store {
         }
     }
 
-    /// Number of entries, and their bytes.
+    /// Number of entries, and their bytes. No other process may use the directory.
     pub(super) fn usage(&self) -> (u64, u64) {
-        let found = self.entries(None);
+        Self::sum(&self.entries(None))
+    }
+
+    /// Number of entries, and their bytes, while other processes may use the directory.
+    pub(super) fn shared_usage(&self) -> (u64, u64) {
+        Self::sum(&self.entries(Some(ABANDONED_AFTER)))
+    }
+
+    fn sum(found: &[Found]) -> (u64, u64) {
         (found.len() as u64, found.iter().map(|e| e.bytes).sum())
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
     }
 
     /// Removes all entries but those with names to keep, and the directories that are empty then. No other process may use the

@@ -1,11 +1,12 @@
 //! The cache on disk that options ask for.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use redwarfs_io::DiskCache;
 
 use super::Logger;
-use super::error::{Result, ToolError};
+use super::error::{Result, ToolError, display_path};
+use super::number::{counted, format_size};
 
 /// Bytes that entries may take, unless an option says otherwise (10 GiB).
 pub const CACHE_LIMIT: u64 = 10 << 30;
@@ -52,18 +53,24 @@ impl CacheChoice {
 pub fn finish_cache(cache: Option<&DiskCache>, logger: &Logger) {
     let Some(cache) = cache else { return };
     cache.flush();
+    logger.verbose(cache_use(cache));
+}
+
+/// One line about the use of a cache: what its directory holds, and what this process has done.
+#[must_use]
+pub fn cache_use(cache: &DiskCache) -> String {
     let stats = cache.stats();
-    logger.verbose(format_args!(
-        "cache {}: {} found, {} not there, {} stored, {} left out, {} damaged",
-        shown(cache.path()),
+    let (entries, bytes) = cache.usage();
+    format!(
+        "cache {}: {}, {} of {} used; {} found, {} not there, {} stored, {} left out, {} damaged",
+        display_path(cache.path()),
+        counted(entries, "entry", "entries"),
+        format_size(bytes),
+        format_size(cache.limit()),
         stats.hits,
         stats.misses,
         stats.stored,
         stats.left_out,
         stats.damaged
-    ));
-}
-
-fn shown(path: &Path) -> String {
-    super::error::display_path(path).to_string()
+    )
 }

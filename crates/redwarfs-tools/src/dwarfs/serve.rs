@@ -6,12 +6,14 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use redwarfs_fuse::{IdleWatch, Mounted, Move, Mover, Unmounted};
+use redwarfs_io::DiskCache;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::exit::{EXIT_LOOP, EXIT_SETUP};
 use super::hints::HintsOfMount;
 use super::report_times;
+use crate::common::cache::cache_use;
 use crate::common::error::{Result, ToolError};
 use crate::common::{LogLevel, Logger};
 
@@ -115,6 +117,7 @@ pub(super) fn serve(
     signals: &Signals,
     follows: bool,
     hints: &HintsOfMount,
+    cache: Option<&DiskCache>,
     logger: &Logger,
 ) -> Result<End> {
     let setup = |error: &io::Error| {
@@ -159,6 +162,9 @@ pub(super) fn serve(
                 let statistics = observer.statistics();
                 let lines = statistics.lines();
                 lines.for_each(|line| logger.always(LogLevel::Info, line));
+                if let Some(cache) = cache {
+                    logger.always(LogLevel::Info, cache_use(cache));
+                }
                 report_times(observer.perfmon_summary(), logger);
                 hints.write(logger);
             }

@@ -350,7 +350,7 @@ fn mount_and_serve(
         }
     }
     let observer = mounted.observer();
-    let end = serve(mounted, &signals, follows, &hints, logger);
+    let end = serve(mounted, &signals, follows, &hints, cache.as_ref(), logger);
     hints.write(logger);
     let status = end.as_ref().map_or_else(ToolError::exit_code, |_| EXIT_OK);
     logger.verbose(format_args!("FUSE loop exited with status: {status}"));
