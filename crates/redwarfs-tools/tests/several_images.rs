@@ -18,23 +18,23 @@ use crate::support::{MKDWARFS, must};
 use rustix::process::Signal;
 
 /// Images in a directory.
-struct Images(tempfile::TempDir);
+pub(crate) struct Images(tempfile::TempDir);
 
 impl Images {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
     }
 
     /// An image whose file `who` has its text, beside a directory with a larger file.
-    fn make(&self, name: &str, text: &str) -> PathBuf {
+    pub(crate) fn make(&self, name: &str, text: &str) -> PathBuf {
         self.make_with(name, text, &["-l3"])
     }
 
@@ -59,26 +59,26 @@ impl Images {
 }
 
 /// Mounts side by side, in the background.
-fn mount(options: &str, images: &[&str]) -> Mount {
+pub(crate) fn mount(options: &str, images: &[&str]) -> Mount {
     let (mount, output) = try_mount(options, images);
     assert!(output.status.success(), "{}", stderr(&output));
     mount
 }
 
-fn try_mount(options: &str, images: &[&str]) -> (Mount, Output) {
+pub(crate) fn try_mount(options: &str, images: &[&str]) -> (Mount, Output) {
     let mount = Mount::on(Mount::new_dir());
     let dir = format!("dir={},{options}", mount.point().display());
     let output = dwarfs().arg("-o").arg(dir).args(images).output().unwrap();
     (mount, output)
 }
 
-fn names(dir: &Path) -> Vec<String> {
+pub(crate) fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-fn ctl(target: &Path, command: &[&str]) -> Result<String, String> {
+pub(crate) fn ctl(target: &Path, command: &[&str]) -> Result<String, String> {
     let output = dwarfs()
         .arg("--ctl")
         .arg(target)
@@ -92,7 +92,7 @@ fn ctl(target: &Path, command: &[&str]) -> Result<String, String> {
 }
 
 /// The list of a mount, by name.
-fn list(target: &Path) -> Vec<serde_json::Value> {
+pub(crate) fn list(target: &Path) -> Vec<serde_json::Value> {
     let text = ctl(target, &["list", "--json"]).unwrap();
     let lines = text.lines();
     lines
@@ -100,7 +100,7 @@ fn list(target: &Path) -> Vec<serde_json::Value> {
         .collect()
 }
 
-fn status(target: &Path, name: &str) -> String {
+pub(crate) fn status(target: &Path, name: &str) -> String {
     let list = list(target);
     let found = list.iter().find(|one| one["name"] == name).unwrap();
     found["status"].as_str().unwrap().to_owned()
@@ -370,7 +370,8 @@ fn a_slow_image_stops_no_other() {
     let slow = below.point().join("slow.dwarfs");
     let (slow, good) = (slow.to_str().unwrap(), good.to_str().unwrap());
     let socket = images.path("socket");
-    let mount = mount(&format!("ctl={}", socket.display()), &[slow, good]);
+    // The first one is opened when the driver mounts.
+    let mount = mount(&format!("ctl={}", socket.display()), &[good, slow]);
     let root = mount.point().to_owned();
     let stopped = Stopped::new(driver_of(below.point()));
     let (send, received) = std::sync::mpsc::channel();
@@ -409,10 +410,12 @@ fn the_driver_ends_while_an_image_is_being_opened() {
     }
     let (outer, below) = slow_medium(&["slow"]);
     let slow = below.point().join("slow.dwarfs");
+    let good = outer.make("good.dwarfs", "good");
     let socket = outer.path("socket");
+    // The first one is opened when the driver mounts.
     let mount = mount(
         &format!("ctl={}", socket.display()),
-        &[slow.to_str().unwrap()],
+        &[good.to_str().unwrap(), slow.to_str().unwrap()],
     );
     let pid = driver_of(mount.point());
     let _stopped = Stopped::new(driver_of(below.point()));

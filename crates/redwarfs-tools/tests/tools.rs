@@ -88,6 +88,7 @@ mod s3;
 mod salvage_tools;
 mod scrub;
 mod several_images;
+mod several_opening;
 mod snapshots;
 mod snapshots_archive;
 mod snapshots_changed;

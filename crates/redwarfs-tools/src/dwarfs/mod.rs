@@ -306,7 +306,7 @@ fn cache_too_small(cache: u64, block: u64) -> String {
 }
 
 /// How the images of a mount are opened.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Opening {
     options: OpenOptions,
     repair: bool,
@@ -344,17 +344,23 @@ impl Opening {
         }
     }
 
-    /// Opens an image, and does everything that must succeed before it is shown.
-    fn image(&self, path: &Path, logger: &Logger) -> Result<Image> {
+    /// Opens an image.
+    fn open(&self, path: &Path, logger: &Logger) -> Result<Image> {
         let spelling = Spelling {
             auto: "-o offset=auto",
             size: Some("-o imagesize=BYTES"),
         };
         let options = &self.options;
-        let image = match self.repair {
-            true => open_repairing(path, options, &self.sidecar.clone().map(Some), logger)?,
-            false => open_image(path, options, spelling)?,
-        };
+        match self.repair {
+            true => open_repairing(path, options, &self.sidecar.clone().map(Some), logger),
+            false => open_image(path, options, spelling),
+        }
+    }
+
+    /// Opens an image, and does everything that must succeed before it is shown.
+    fn image(&self, path: &Path, logger: &Logger) -> Result<Image> {
+        let options = &self.options;
+        let image = self.open(path, logger)?;
         log_verified(&image, logger);
         if options.image_size.is_none() && image.trailing_bytes() > 0 {
             logger.info(format_args!(

@@ -180,6 +180,10 @@ fn content(
     several::check(settings)?;
     let given = several::expand(list)?;
     let opener = Opener::new(opening, is_union, logger);
+    // A union opens all of its layers.
+    if !is_union {
+        opener.need_one(&given)?;
+    }
     let set = opener.set(given);
     // The layers of a union stay as they are.
     if arguments.fake || is_union {

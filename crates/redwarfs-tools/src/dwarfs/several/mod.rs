@@ -2,6 +2,7 @@
 
 pub(super) mod control;
 pub(super) mod ctl;
+mod probe;
 mod socket;
 
 use std::ffi::{OsStr, OsString};
@@ -276,6 +277,8 @@ pub(super) fn check(settings: &Settings) -> Result<()> {
 #[derive(Debug, Clone)]
 pub(super) struct Opener {
     opening: Arc<Opening>,
+    /// How it is found out whether an image can be opened.
+    trying: Arc<Opening>,
     cache: CacheGroup,
     /// A layer that is not there is an error, and no warning.
     is_union: bool,
@@ -284,6 +287,8 @@ pub(super) struct Opener {
 
 impl Opener {
     pub(super) fn new(mut opening: Opening, is_union: bool, logger: &Logger) -> Self {
+        let mut trying = opening.clone();
+        trying.options.lazy_metadata = true;
         // The thread that reads requests must not wait for a medium. An image is opened by another one.
         opening.options.lazy_metadata = false;
         let cache = &mut opening.options.cache;
@@ -292,6 +297,7 @@ impl Opener {
         opening.options.cache_group = Some(group.clone());
         Self {
             opening: Arc::new(opening),
+            trying: Arc::new(trying),
             cache: group,
             is_union,
             logger: logger.clone(),
@@ -313,6 +319,14 @@ impl Opener {
                 opened.map_err(|error| Box::new(error) as redwarfs_fuse::OpenError)
             }),
         }
+    }
+
+    /// Opens an image, and closes it again.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub(super) fn try_image(&self, image: &Path) -> Result<()> {
+        self.trying.open(image, &self.logger).map(drop)
     }
 
     /// The images for the mount. Files that are not there are named in the log: they may come.
