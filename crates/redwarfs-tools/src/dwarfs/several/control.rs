@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use redwarfs_fuse::{Images, SlotStatus};
+use redwarfs_fuse::{ChangeError, Images, SlotStatus};
 
 use super::socket::{self, BAD, GOOD, Socket};
 use super::{Given, Opener};
@@ -13,6 +14,10 @@ use crate::common::Logger;
 
 /// Longest text of a failure.
 const LONGEST_CAUSE: usize = 4096;
+/// What an error of an image begins with. The client says what it could not do instead.
+const CANNOT_OPEN: &str = "cannot open image: ";
+/// Most requests that are carried out at the same time. One that adds an image may wait for a server.
+const AT_ONCE: usize = 16;
 
 /// A control socket that nobody serves yet.
 #[derive(Debug)]
@@ -59,11 +64,25 @@ impl Control {
         let path = PathOfSocket(self.path().to_owned());
         let logger = logger.clone();
         let serve = move || {
+            let running = Arc::new(());
             for stream in self.0.listener.incoming() {
                 match stream {
                     Ok(mut stream) if socket::is_allowed(&stream) => {
-                        if let Err(error) = answer(&mut stream, &images, &opener, &logger) {
-                            logger.verbose(format_args!("control socket: {error}"));
+                        let (images, opener) = (images.clone(), opener.clone());
+                        let (logger, own) = (logger.clone(), Arc::clone(&running));
+                        let work = move || {
+                            if let Err(error) = answer(&mut stream, &images, &opener, &logger) {
+                                logger.verbose(format_args!("control socket: {error}"));
+                            }
+                            drop(own);
+                        };
+                        // Its own count, and that of this one.
+                        if Arc::strong_count(&running) > AT_ONCE + 1 {
+                            work();
+                        } else {
+                            let thread = std::thread::Builder::new().name(String::from("control"));
+                            // Without one, the client gets no reply, and says so.
+                            let _ = thread.spawn(work);
                         }
                     }
                     Ok(_) => logger.warn("control socket: refused another user"),
@@ -117,6 +136,14 @@ fn carry_out(
                 name: (*name).to_owned(),
                 image: PathBuf::from(image),
             };
+            if images.list().iter().any(|image| image.name == given.name) {
+                return Err(ChangeError::Exists(given.name).to_string());
+            }
+            opener.try_image(&given.image).map_err(|error| {
+                let text = error.to_string();
+                let cause = text.strip_prefix(CANNOT_OPEN).map(str::to_owned);
+                cause.unwrap_or(text)
+            })?;
             let named = opener.named(given);
             let source = named.source.clone();
             images.add(named).map_err(|error| error.to_string())?;

@@ -22,8 +22,8 @@ pub(super) const BAD: u8 = b'-';
 const LARGEST_REQUEST: u64 = 64 << 10;
 /// Largest reply.
 const LARGEST_REPLY: u64 = 256 << 20;
-/// How long the client waits for the driver.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the client waits for the driver, which may wait for the server of an image.
+const PATIENCE: Duration = Duration::from_secs(90);
 /// How long the driver waits for a whole request, and for the client to take the whole reply. Others wait meanwhile.
 const PATIENCE_OF_DRIVER: Duration = Duration::from_secs(2);
 
