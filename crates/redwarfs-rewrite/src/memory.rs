@@ -225,10 +225,13 @@ fn allow(
             let needed = fixed.saturating_add(each);
             let usable = limit - limit / MARGIN;
             if usable < needed {
+                let needed = needed.saturating_add(needed / (MARGIN - 1) + MARGIN);
                 return Err(WriteError::MemoryLimit {
                     limit,
-                    needed: needed.saturating_add(needed / (MARGIN - 1) + MARGIN),
+                    needed,
                     whole: true,
+                    enough: needed,
+                    entries: None,
                 }
                 .into());
             }

@@ -121,7 +121,10 @@ fn memory_limits_hold_or_are_refused() {
         text.starts_with("memory limit of 1 KiB is too low ("),
         "{text}"
     );
-    assert!(text.ends_with("are needed)"), "{text}");
+    assert!(
+        text.contains(" are needed, -L ") && text.ends_with("m is enough)"),
+        "{text}"
+    );
     let output = place.path("low.dwarfs");
     let options = ["--recompress", "-L", "40m", "-C", "lz4", "--no-history"];
     must(MKDWARFS, TestDir::args(&source, &output, &options));

@@ -3,7 +3,7 @@
 use redwarfs_codec::ContentKind;
 
 use crate::error::{Error, Result};
-use crate::memory::{self, Load};
+use crate::memory;
 use crate::options::{BuildOptions, Order};
 
 impl BuildOptions {
@@ -78,7 +78,7 @@ impl BuildOptions {
             return bad("a hollow file system needs sparse files");
         }
         // What no input is small enough for is found out before any is looked at.
-        memory::Watch::new(self).check(Load::default())
+        memory::Watch::new(self).check_options()
     }
 }
 

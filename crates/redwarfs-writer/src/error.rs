@@ -24,14 +24,22 @@ pub enum Error {
     #[error("limit exceeded: {0}")]
     Limit(String),
     /// The memory limit is too low for one compression thread and one block.
-    #[error("the memory limit of {limit} bytes is too low, {needed} bytes are needed")]
+    #[error(
+        "the memory limit of {limit} bytes is too low, {}{needed} bytes are needed, {enough} bytes are enough{}",
+        at_least(*.whole),
+        for_entries(*.entries)
+    )]
     MemoryLimit {
         /// The limit in bytes.
         limit: u64,
         /// Needed bytes; a lower bound if the input is not completely known.
         needed: u64,
-        /// Whether the input has been listed to its end.
+        /// Whether everything that counts is known of the input.
         whole: bool,
+        /// A limit that is enough for the input, as far as that is known.
+        enough: u64,
+        /// If the input has not been listed to its end: `enough` is for so many entries, with names of usual length.
+        entries: Option<u64>,
     },
     /// The temporary file with tables of the build cannot be read.
     #[error("cannot read a temporary file: {0}")]
@@ -42,6 +50,14 @@ pub enum Error {
     /// The stop flag was set.
     #[error("interrupted")]
     Interrupted,
+}
+
+fn at_least(whole: bool) -> &'static str {
+    if whole { "" } else { "at least " }
+}
+
+fn for_entries(entries: Option<u64>) -> String {
+    entries.map_or_else(String::new, |entries| format!(" for {entries} entries"))
 }
 
 impl Error {

@@ -20,6 +20,8 @@
 //!
 //! If a limit could be too low, the inodes of the listed tree go to a temporary file (`Tree::spill`).
 
+mod enough;
+
 use redwarfs_codec::{CodecSpec, ContentKind};
 
 use crate::contents::{Fragments, Item};
@@ -28,6 +30,7 @@ use crate::options::{BuildOptions, Order, TimeResolution};
 use crate::progress::{Level, Progress};
 use crate::segmenter;
 use crate::settings::StreamSettings;
+use enough::Known;
 
 /// The program, its stacks, and the buffers of single threads that are not counted below.
 const PROGRAM: u64 = 32 << 20;
@@ -391,10 +394,18 @@ impl<'o> Watch<'o> {
         }
     }
 
+    /// With a tree that is listed.
+    ///
     /// # Errors
     /// [`Error::MemoryLimit`] if this does not fit the limit of the options.
     pub(crate) fn check(&self, load: Load) -> Result<()> {
-        accept(self.options, load, &[self.stream(load)], false)
+        accept(self.options, load, &[self.stream(load)], Known::Listed)
+    }
+
+    /// As [`check`](Self::check), when nothing is known of the input.
+    pub(crate) fn check_options(&self) -> Result<()> {
+        let load = Load::default();
+        accept(self.options, load, &[self.stream(load)], Known::Part)
     }
 
     /// As [`check`](Self::check), while entries are listed. The inodes may still go to a file.
@@ -404,11 +415,11 @@ impl<'o> Watch<'o> {
         };
         let spilled = self.options.spool.is_some();
         let later = Load { spilled, ..load };
-        accept(self.options, later, &[self.stream(later)], false)?;
+        accept(self.options, later, &[self.stream(later)], Known::Part)?;
         let found = self.found(load);
         match usable(self.options, limit, load) >= found {
             true => Ok(()),
-            false => Err(refused(self.options, found, load, false)),
+            false => Err(refused(self.options, found, load, Known::Part)),
         }
     }
 
@@ -427,7 +438,7 @@ impl<'o> Watch<'o> {
             items: files,
             bytes: load.listed,
         };
-        accept(self.options, load, &[stream], true).is_err()
+        accept(self.options, load, &[stream], Known::All).is_err()
     }
 
     /// How many entries the next directory may have.
@@ -444,7 +455,7 @@ impl<'o> Watch<'o> {
     pub(crate) fn too_many(&self, load: Load) -> Error {
         let directory = self.room(load).saturating_add(1).saturating_mul(LISTED);
         let needed = self.found(load).saturating_add(directory);
-        refused(self.options, needed, load, false)
+        refused(self.options, needed, load, Known::Part)
     }
 
     fn found(&self, load: Load) -> u64 {
@@ -482,14 +493,14 @@ fn needed(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> u64
 /// # Errors
 /// [`Error::MemoryLimit`] if that is more.
 pub(crate) fn check(options: &BuildOptions, load: Load, streams: &[StreamLoad<'_>]) -> Result<()> {
-    accept(options, load, streams, true)
+    accept(options, load, streams, Known::All)
 }
 
 fn accept(
     options: &BuildOptions,
     load: Load,
     streams: &[StreamLoad<'_>],
-    whole: bool,
+    known: Known,
 ) -> Result<()> {
     let Some(limit) = options.memory_limit else {
         return Ok(());
@@ -498,20 +509,18 @@ fn accept(
     if usable(options, limit, load) >= needed {
         return Ok(());
     }
-    Err(refused(options, needed, load, whole))
+    Err(refused(options, needed, load, known))
 }
 
 /// The limit is too low for this number of bytes.
-fn refused(options: &BuildOptions, needed: u64, load: Load, whole: bool) -> Error {
-    // Small files and the margin are parts of the limit themselves.
-    let all = needed.saturating_add(SMALL_FILES.min(load.listed));
-    let all = all.saturating_add(all / (MARGIN - 1));
-    let part = u128::from(needed) * 40 / 31;
-    let part = u64::try_from(part).unwrap_or(u64::MAX);
+fn refused(options: &BuildOptions, needed: u64, load: Load, known: Known) -> Error {
+    let (enough, entries) = enough::enough(options, load, needed, known);
     Error::MemoryLimit {
         limit: options.memory_limit.unwrap_or(u64::MAX),
-        needed: all.min(part).saturating_add(MARGIN),
-        whole,
+        needed: enough::limit_for(needed, load.listed),
+        whole: known == Known::All,
+        enough,
+        entries,
     }
 }
 
@@ -531,7 +540,7 @@ pub(crate) fn plan(
     let segmenter = most(streams, StreamLoad::segmenter);
     let machine = machine(options);
     let limit = options.memory_limit.unwrap_or(machine / 4 * 3);
-    accept(options, load, streams, true)?;
+    accept(options, load, streams, Known::All)?;
     let wanted = options.workers;
     let left = usable(options, limit, load).saturating_sub(fixed);
     let workers = usize::try_from(left / job.max(1)).unwrap_or(usize::MAX);

@@ -392,11 +392,19 @@ pub(super) fn build_error(error: BuildError, args: &Args) -> ToolError {
             limit,
             needed,
             whole,
+            enough,
+            entries,
         } => {
             let least = if whole { "" } else { "at least " };
             // In the units in which the option takes it.
-            let needed = needed.div_ceil(1 << 20) << 20;
-            limit_error(limit).hint(format!("{least}{} are needed", format_size(needed)))
+            let needed = format_size(needed.div_ceil(1 << 20) << 20);
+            let enough = enough.div_ceil(1 << 20);
+            let entries =
+                entries.map(|count| format!(" for {}", counted(count, "entry", "entries")));
+            let entries = entries.unwrap_or_default();
+            limit_error(limit).hint(format!(
+                "{least}{needed} are needed, -L {enough}m is enough{entries}"
+            ))
         }
         other => ToolError::new("cannot build image").cause(other),
     }

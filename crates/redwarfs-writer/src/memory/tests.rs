@@ -1,5 +1,5 @@
 use super::*;
-use crate::category::{Category, StreamKey};
+use crate::category::{Categorizer, Category, StreamKey};
 use crate::options::{CategoryOptions, FamilyOptions, NilsimsaOptions};
 use crate::progress::SilentProgress;
 
@@ -60,6 +60,114 @@ fn what_is_said_to_be_needed_is_enough() {
             let plan = plan_of(&options, load, bytes);
             assert!(plan.is_err(), "level {level}: {needed}");
             assert!(needed < 3 << 30, "level {level}: {needed}");
+        }
+    }
+}
+
+/// The limit that a refusal names as enough, and for how many entries.
+fn said(refused: Result<()>) -> (u64, Option<u64>) {
+    match refused {
+        Err(Error::MemoryLimit {
+            needed,
+            enough,
+            entries,
+            ..
+        }) => {
+            assert!(enough >= needed, "{enough} {needed}");
+            (enough, entries)
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_said_to_be_enough_is_enough() {
+    for level in 0..=9 {
+        for categorized in [false, true] {
+            let mut options = BuildOptions::level(level);
+            options.workers = 4;
+            if categorized {
+                options.categorizers = vec![Categorizer::Fits, Categorizer::PcmAudio];
+                let own = CategoryOptions {
+                    compression: Some("lzma:level=9".parse().unwrap()),
+                    lookback: Some(4),
+                    order: Some(Order::Nilsimsa(NilsimsaOptions::default())),
+                    ..CategoryOptions::default()
+                };
+                options.categories.insert(Category::FitsMetadata, own);
+            }
+            let passes = |options: &BuildOptions, load: Load, bytes: u64| {
+                let watch = Watch::new(options);
+                assert!(watch.check_options().is_ok(), "level {level}");
+                assert!(watch.check_listing(load).is_ok(), "level {level}: {load:?}");
+                let files = load.entries - load.directories;
+                assert!(
+                    !watch.could_be_too_low(load, files),
+                    "level {level}: {load:?}"
+                );
+                let keys = [
+                    Category::Default,
+                    Category::FitsMetadata,
+                    Category::PcmWaveform,
+                ];
+                for category in &keys[..if categorized { 3 } else { 1 }] {
+                    let settings = StreamSettings::new(options, StreamKey::plain(*category));
+                    let stream = StreamLoad {
+                        settings: &settings,
+                        items: load.contents,
+                        bytes,
+                    };
+                    let done = plan(options, load, &[stream], &SilentProgress::default());
+                    assert!(done.is_ok(), "level {level} {category}: {done:?} {load:?}");
+                }
+            };
+            let input = |entries: u64, directories: u64, listed: u64| Load {
+                entries,
+                directories,
+                contents: entries - directories,
+                strings: 40 * entries,
+                text: 40 * entries,
+                features: ((entries - directories) * 16).min(listed / 64),
+                listed,
+                ..Load::default()
+            };
+            // Nothing is known.
+            options.memory_limit = Some(1 << 20);
+            let (enough, entries) = said(Watch::new(&options).check_options());
+            let entries = entries.unwrap();
+            assert_eq!(entries, 1_000_000);
+            options.memory_limit = Some(enough);
+            for directories in [0, entries / 10, entries] {
+                for listed in [0, 1 << 20, 1 << 45] {
+                    passes(&options, input(entries, directories, listed), listed);
+                }
+            }
+            let room = Watch::new(&options).room(Load::default());
+            assert!(room > entries, "level {level}: {room}");
+            // A part is known.
+            options.memory_limit = Some(1 << 20);
+            let part = input(3_000_000, 100_000, 1 << 30);
+            let (enough, entries) = said(Watch::new(&options).check_listing(part));
+            options.memory_limit = Some(enough);
+            passes(&options, input(entries.unwrap(), 0, 1 << 45), 1 << 45);
+            assert_eq!(entries, Some(6_000_000));
+            // All is listed, and nothing is compared.
+            for load in [
+                input(2, 1, 3),
+                input(1000, 10, 1 << 24),
+                input(500_000, 20_000, 1 << 36),
+            ] {
+                options.memory_limit = Some(1 << 20);
+                let before = Load {
+                    contents: 0,
+                    features: 0,
+                    ..load
+                };
+                let (enough, entries) = said(Watch::new(&options).check(before));
+                assert_eq!(entries, None);
+                options.memory_limit = Some(enough);
+                passes(&options, load, load.listed);
+            }
         }
     }
 }
