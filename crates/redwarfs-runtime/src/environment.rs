@@ -1,11 +1,15 @@
 //! Settings, from variables of the environment.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use redwarfs_fuse::MountOptions;
 use redwarfs_reader::{BlockAllocator, CacheOptions};
+use rustix::fs::{Access, access};
+
+use crate::error::Failure;
 
 /// When the image is extracted to run its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -40,7 +44,18 @@ type Lookup<'a> = dyn Fn(&str) -> Option<OsString> + 'a;
 impl Settings {
     /// Settings of this process, and a line for each variable that has no usable value.
     pub(crate) fn of_process() -> (Self, Vec<String>) {
-        Self::new(&|name| std::env::var_os(name).filter(|value| !value.is_empty()))
+        let lookup = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+        let (mut settings, mut ignored) = Self::new(&lookup);
+        if let Some(base) = settings.base.take() {
+            match can_have_directories(&base) {
+                Ok(()) => settings.base = Some(base),
+                Err(error) => {
+                    let failure = Failure::io("ignoring TMPDIR", &base, &error);
+                    ignored.push(failure.text);
+                }
+            }
+        }
+        (settings, ignored)
     }
 
     /// Settings from variables, of which `lookup` finds those that are not empty. A wrong value does not keep
@@ -96,6 +111,14 @@ impl Settings {
         };
         (settings, ignored)
     }
+}
+
+/// Whether this user can make directories in one.
+fn can_have_directories(directory: &Path) -> io::Result<()> {
+    if !fs::metadata(directory)?.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    Ok(access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
 /// The value of a variable, if there is one that `parser` takes; another one is noted in `ignored`.

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use redwarfs_extractor::{ExtractOptions, Silent, extract_to_directory};
-use redwarfs_fuse::{Error as FuseError, Unmounter, mount};
+use redwarfs_fuse::{Error as FuseError, Unmounter, io_text, mount};
 use redwarfs_io::FileSource;
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, Preload};
 use rustix::fs::{Mode, OFlags};
@@ -55,6 +55,8 @@ pub(crate) enum Task {
 pub(crate) enum Obstacle {
     /// There is no FUSE here, or it is refused.
     NoFuse(Failure),
+    /// The list of opened files cannot be written; the cause alone.
+    NoRecord(Failure),
     /// Nothing else would help either.
     Fatal(Failure),
 }
@@ -107,6 +109,7 @@ pub(crate) fn start(
     match kind {
         READY => Ok(()),
         NO_FUSE => Err(Obstacle::NoFuse(failure)),
+        NO_RECORD => Err(Obstacle::NoRecord(failure)),
         _ => Err(Obstacle::Fatal(failure)),
     }
 }
@@ -114,6 +117,7 @@ pub(crate) fn start(
 /// First bytes of a keeper's report; the text of a failure follows.
 const READY: u8 = b'r';
 const NO_FUSE: u8 = b'n';
+const NO_RECORD: u8 = b'l';
 const FATAL: u8 = b'f';
 
 /// Opens the image in the file of a program.
@@ -212,7 +216,10 @@ impl Keeper<'_> {
         let mounted = mount(image.clone(), &point, &options).map_err(|error| {
             let failure = Failure::new(&error);
             match error {
-                FuseError::AnalysisFile { .. } | FuseError::Image(_) => Obstacle::Fatal(failure),
+                FuseError::AnalysisFile { source, .. } => {
+                    Obstacle::NoRecord(Failure::new(io_text(&source)))
+                }
+                FuseError::Image(_) => Obstacle::Fatal(failure),
                 _ => Obstacle::NoFuse(failure),
             }
         })?;
@@ -361,6 +368,7 @@ impl Report {
     fn failed(&mut self, obstacle: &Obstacle) {
         match obstacle {
             Obstacle::NoFuse(failure) => self.send(NO_FUSE, &failure.text),
+            Obstacle::NoRecord(failure) => self.send(NO_RECORD, &failure.text),
             Obstacle::Fatal(failure) => self.send(FATAL, &failure.text),
         }
     }

@@ -29,29 +29,44 @@ pub(crate) struct Contents {
 
 /// Mounts the image, or extracts it if that is wanted or the only way.
 pub(crate) fn provide(program: &Program, settings: &Settings) -> Result<Contents> {
-    let finder = Finder::new(program, settings)?;
     if settings.extraction == Extraction::Always {
-        return finder.extract();
+        return Finder::new(program, settings)?.extract();
     }
-    match finder.mount() {
+    let mut settings = settings.clone();
+    match mount(program, &mut settings) {
         Ok(contents) => Ok(contents),
-        Err(Obstacle::Fatal(failure)) => Err(failure),
+        Err(Obstacle::Fatal(failure) | Obstacle::NoRecord(failure)) => Err(failure),
         Err(Obstacle::NoFuse(failure)) => {
             let note = format!("{}: the program runs from a copy instead", failure.text);
-            finder.extract_saying(Some(&note))
+            Finder::new(program, &settings)?.extract_saying(Some(&note))
         }
     }
 }
 
 /// Mounts the image.
 pub(crate) fn provide_mount(program: &Program, settings: &Settings) -> Result<Contents> {
-    match Finder::new(program, settings)?.mount() {
+    match mount(program, &mut settings.clone()) {
         Ok(contents) => Ok(contents),
-        Err(Obstacle::Fatal(failure)) => Err(failure),
+        Err(Obstacle::Fatal(failure) | Obstacle::NoRecord(failure)) => Err(failure),
         Err(Obstacle::NoFuse(failure)) => {
             Err(failure.hint(": --appimage-extract works without FUSE"))
         }
     }
+}
+
+/// Mounts the image. If the list of opened files cannot be written, there is none, and a line says so.
+fn mount(program: &Program, settings: &mut Settings) -> Result<Contents, Obstacle> {
+    let mounted = Finder::new(program, settings)?.mount();
+    let Err(Obstacle::NoRecord(failure)) = mounted else {
+        return mounted;
+    };
+    let record = settings.mount.analysis_file.take().unwrap_or_default();
+    crate::say(&format!(
+        "ignoring DWARFS_ANALYSIS_FILE: {}: {}",
+        record.display(),
+        failure.text
+    ));
+    Finder::new(program, settings)?.mount()
 }
 
 struct Finder<'a> {
@@ -98,7 +113,7 @@ impl<'a> Finder<'a> {
                 // What is said is why the usual way fails.
                 again.map_err(|obstacle| match obstacle {
                     Obstacle::NoFuse(_) => Obstacle::NoFuse(failure),
-                    fatal @ Obstacle::Fatal(_) => fatal,
+                    other => other,
                 })
             }
             other => other,
@@ -125,7 +140,9 @@ impl<'a> Finder<'a> {
         let first = base.join(format!(".extracted_{}", self.suffix(b"")));
         match self.find(&first, Task::Extract, note) {
             Ok(contents) => Ok(contents),
-            Err(Obstacle::Fatal(failure) | Obstacle::NoFuse(failure)) => Err(failure),
+            Err(
+                Obstacle::Fatal(failure) | Obstacle::NoFuse(failure) | Obstacle::NoRecord(failure),
+            ) => Err(failure),
         }
     }
 

@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use rustix::process::Signal;
@@ -251,6 +252,87 @@ fn a_wrong_value_does_not_stop_the_program() {
     assert_eq!(stdout(&output), "runs\n");
     let said = "dwarfs-runtime: ignoring DWARFS_CACHESIZE: much: not a size such as 512M\n";
     assert_eq!(stderr(&output), said);
+    app.wait_until_clean();
+}
+
+#[test]
+fn a_wrong_directory_or_list_does_not_stop_the_program() {
+    if !can_mount("a_wrong_directory_or_list_does_not_stop_the_program") {
+        return;
+    }
+    let app = App::new("echo runs");
+    fs::write(app.path("file"), "").unwrap();
+    let path = |name: &str| app.path(name).to_str().unwrap().to_owned();
+    let wrong = [
+        ("TMPDIR", path("none"), "no such file or directory"),
+        ("TMPDIR", path("file"), "not a directory"),
+        ("TMPDIR", path("file/below"), "not a directory"),
+        (
+            "DWARFS_ANALYSIS_FILE",
+            path("none/list"),
+            "no such file or directory",
+        ),
+        ("DWARFS_ANALYSIS_FILE", path("file/list"), "not a directory"),
+        (
+            "DWARFS_ANALYSIS_FILE",
+            app.temporary().to_str().unwrap().into(),
+            "is a directory",
+        ),
+    ];
+    for (name, value, cause) in &wrong {
+        for option in ["", "--appimage-extract-and-run"] {
+            let mut command = app.command();
+            if !option.is_empty() {
+                command.arg(option);
+            }
+            let output = command.env(name, value).output().unwrap();
+            let said = stderr(&output);
+            assert_eq!(stdout(&output), "runs\n", "{name}={value}: {said}");
+            assert_eq!(output.status.code(), Some(0), "{name}={value}: {said}");
+            if *name == "DWARFS_ANALYSIS_FILE" && !option.is_empty() {
+                assert!(
+                    said.contains("nothing is written to DWARFS_ANALYSIS_FILE: "),
+                    "{said}"
+                );
+                continue;
+            }
+            let start = format!("dwarfs-runtime: ignoring {name}: {value}: ");
+            assert!(
+                said.starts_with(&start) && said.contains(cause),
+                "{name}={value}: {said}"
+            );
+            assert_eq!(said.lines().count(), 1, "{name}={value}: {said}");
+        }
+        app.wait_until_clean();
+    }
+    // One that is not writable, both at once, and a mount for others.
+    let script = "mount -t tmpfs -o ro none \"$TMPDIR\"; exec \"$@\"";
+    let mut command = app.in_namespace(script);
+    let output = command
+        .env("DWARFS_ANALYSIS_FILE", path("none/list"))
+        .output()
+        .unwrap();
+    let said = stderr(&output);
+    assert_eq!(stdout(&output), "runs\n", "{said}");
+    let lines: Vec<_> = said.lines().collect();
+    assert_eq!(lines.len(), 2, "{said}");
+    assert!(
+        lines[0].starts_with("dwarfs-runtime: ignoring TMPDIR: "),
+        "{said}"
+    );
+    assert!(lines[0].ends_with("ead-only file system"), "{said}");
+    assert!(
+        lines[1].starts_with("dwarfs-runtime: ignoring DWARFS_ANALYSIS_FILE: "),
+        "{said}"
+    );
+    let mut command = app.command();
+    command
+        .arg("--appimage-mount")
+        .env("DWARFS_ANALYSIS_FILE", path("none/list"));
+    let mut mounted = Running::start(command);
+    assert!(Path::new(&mounted.line()).join("AppRun").exists());
+    mounted.signal(Signal::TERM);
+    mounted.child.wait().unwrap();
     app.wait_until_clean();
 }
 
