@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS, run};
 use redwarfs_format::frozen::TypeInfo;
 use redwarfs_format::metadata::metadata_type;
+use redwarfs_tools::common::man::Manual;
 use regex::Regex;
 
 fn root() -> PathBuf {
@@ -403,6 +404,54 @@ fn limits_are_those_of_the_source() {
     }
     assert!(count >= 10, "only {count} constants are named");
     assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// All pages of the manual.
+fn manuals() -> Vec<Manual> {
+    let tools = redwarfs_tools::tools();
+    let manuals = tools.iter().map(|tool| tool.manual());
+    let others = [redwarfs_tools::runtime_manual()];
+    let pages = redwarfs_tools::pages();
+    manuals.chain(others).chain(pages).collect()
+}
+
+/// Each page with exit codes has those of signals.
+#[test]
+fn exit_codes_after_signals_are_documented() {
+    let mut seen = Vec::new();
+    for manual in manuals() {
+        let page = Manual {
+            sections: manual
+                .sections
+                .into_iter()
+                .filter(|s| s.title == "EXIT STATUS")
+                .collect(),
+            ..manual
+        };
+        if page.sections.is_empty() {
+            continue;
+        }
+        let text = page.to_text(80, false);
+        for part in ["130", "143", "SIGINT", "SIGTERM"] {
+            assert!(
+                text.contains(part),
+                "{}({}): {part}: {text}",
+                page.name,
+                page.section
+            );
+        }
+        seen.push(format!("{}({})", page.name, page.section));
+    }
+    for name in [
+        "mkdwarfs(1)",
+        "dwarfs(1)",
+        "dwarfsck(1)",
+        "dwarfsextract(1)",
+        "redwarfs(7)",
+        "dwarfs-runtime(1)",
+    ] {
+        assert!(seen.iter().any(|seen| seen == name), "{name}: {seen:?}");
+    }
 }
 
 /// Tests and the command line are where documents say.
