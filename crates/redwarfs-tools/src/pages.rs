@@ -53,7 +53,7 @@ fn environment() -> Section {
         .collect();
     blocks.sort_by_cached_key(|block| match block {
         Block::Definition { term, .. } => term.iter().map(|span| span.text.clone()).collect(),
-        Block::Paragraph(_) | Block::Literal(_) => String::new(),
+        Block::Paragraph(_) | Block::Literal(_) | Block::Item { .. } => String::new(),
     });
     Section {
         title: String::from("ENVIRONMENT"),

@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::support::{DWARFS, DWARFSCK, DWARFSEXTRACT, MKDWARFS, run};
 use redwarfs_format::frozen::TypeInfo;
 use redwarfs_format::metadata::metadata_type;
-use redwarfs_tools::common::man::Manual;
+use redwarfs_tools::common::man::{Block, Manual};
 use regex::Regex;
 
 fn root() -> PathBuf {
@@ -452,6 +453,74 @@ fn exit_codes_after_signals_are_documented() {
     ] {
         assert!(seen.iter().any(|seen| seen == name), "{name}: {seen:?}");
     }
+}
+
+/// The items of all lists: their numbers.
+fn items(blocks: &[Block], found: &mut Vec<Option<u32>>) {
+    for block in blocks {
+        match block {
+            Block::Item { number, body } => {
+                found.push(*number);
+                items(body, found);
+            }
+            Block::Definition { body, .. } => items(body, found),
+            Block::Paragraph(spans) => {
+                let text: String = spans.iter().map(|span| span.text.as_str()).collect();
+                let run_together = Regex::new(r"^(- |[0-9]+\. )").unwrap();
+                assert!(
+                    !run_together.is_match(&text),
+                    "a list as a paragraph: {text}"
+                );
+            }
+            Block::Literal(_) => {}
+        }
+    }
+}
+
+/// Each item of a list begins a line, in `man` and in the output of `--man`, and groff has nothing to complain about.
+#[test]
+fn lists_of_the_manuals_are_lists() {
+    let mut all = 0;
+    for manual in manuals() {
+        let name = format!("{}({})", manual.name, manual.section);
+        let mut numbers = Vec::new();
+        manual
+            .sections
+            .iter()
+            .for_each(|section| items(&section.blocks, &mut numbers));
+        all += numbers.len();
+        let count = |text: &str, mark: &str| {
+            let lines = text.lines().map(str::trim_start);
+            lines.filter(|line| line.starts_with(mark)).count()
+        };
+        let bullets = numbers.iter().filter(|number| number.is_none()).count();
+        let text = manual.to_text(80, false);
+        // A dash of a sentence may begin a line, too.
+        assert!(count(&text, "- ") >= bullets, "{name}");
+        let dir = tempfile::tempdir().unwrap();
+        let page = dir.path().join("page");
+        fs::write(&page, manual.to_roff()).unwrap();
+        let groff = Command::new("groff")
+            .args(["-man", "-Tutf8", "-K", "utf8", "-ww", "-P-cbou"])
+            .arg(&page)
+            .output();
+        let Ok(shown) = groff else {
+            redwarfs_testkit::skip("lists of the manuals", "there is no groff");
+            continue;
+        };
+        let said = String::from_utf8_lossy(&shown.stderr);
+        assert!(shown.status.success() && said.is_empty(), "{name}: {said}");
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        assert_eq!(count(&shown, "• "), bullets, "{name}: {shown}");
+        for number in numbers.into_iter().flatten() {
+            let mark = format!("{number}. ");
+            assert!(
+                count(&shown, &mark) > 0 && count(&text, &mark) > 0,
+                "{name}: {mark}"
+            );
+        }
+    }
+    assert!(all > 40, "{all}");
 }
 
 /// Tests and the command line are where documents say.

@@ -43,6 +43,13 @@ pub enum Block {
         /// The meaning.
         body: Vec<Block>,
     },
+    /// An item of a list.
+    Item {
+        /// Its number; none in a list without order.
+        number: Option<u32>,
+        /// What it says.
+        body: Vec<Block>,
+    },
 }
 
 /// A chapter of a manual.

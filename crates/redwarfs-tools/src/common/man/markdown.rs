@@ -7,26 +7,59 @@ pub(super) fn render(manual: &Manual) -> String {
     let mut out = format!("# {}\n\n{}.\n", manual.name, html(&manual.summary));
     for section in &manual.sections {
         out.push_str(&format!("\n## {}\n", html(&heading(&section.title))));
-        let mut is_list = false;
+        let mut list = None;
         for block in &section.blocks {
-            let is_definition = matches!(block, Block::Definition { .. });
-            if is_definition != is_list {
-                out.push_str(if is_definition { "\n<dl>\n" } else { "</dl>\n" });
-                is_list = is_definition;
-            }
+            change_list(&mut out, &mut list, list_of(block), "\n");
             match block {
-                Block::Definition { .. } => element(&mut out, block),
+                Block::Definition { .. } | Block::Item { .. } => element(&mut out, block),
                 Block::Literal(lines) => {
                     out.push_str(&format!("\n```text\n{}\n```\n", lines.join("\n")));
                 }
                 Block::Paragraph(spans) => out.push_str(&format!("\n{}\n", text(spans))),
             }
         }
-        if is_list {
-            out.push_str("</dl>\n");
-        }
+        change_list(&mut out, &mut list, None, "\n");
     }
     out
+}
+
+/// The element of the list that a block belongs to.
+fn list_of(block: &Block) -> Option<&'static str> {
+    match block {
+        Block::Definition { .. } => Some("dl"),
+        Block::Item { number: None, .. } => Some("ul"),
+        Block::Item { .. } => Some("ol"),
+        Block::Paragraph(_) | Block::Literal(_) => None,
+    }
+}
+
+/// Ends a list, and begins the next one with `before`.
+fn change_list(
+    out: &mut String,
+    list: &mut Option<&'static str>,
+    next: Option<&'static str>,
+    before: &str,
+) {
+    if *list == next {
+        return;
+    }
+    if let Some(last) = list {
+        out.push_str(&format!("</{last}>\n"));
+    }
+    if let Some(next) = next {
+        out.push_str(&format!("{before}<{next}>\n"));
+    }
+    *list = next;
+}
+
+/// The blocks of an element.
+fn elements(out: &mut String, blocks: &[Block]) {
+    let mut list = None;
+    for block in blocks {
+        change_list(out, &mut list, list_of(block), "");
+        element(out, block);
+    }
+    change_list(out, &mut list, None, "");
 }
 
 /// `EXIT STATUS` as "Exit status".
@@ -55,10 +88,14 @@ fn element(out: &mut String, block: &Block) {
         }
         Block::Definition { term, body } => {
             out.push_str(&format!("<dt>{}</dt>\n<dd>\n", text(term)));
-            for block in body {
-                element(out, block);
-            }
+            elements(out, body);
             out.push_str("</dd>\n");
+        }
+        Block::Item { number, body } => {
+            let value = number.map(|number| format!(" value=\"{number}\""));
+            out.push_str(&format!("<li{}>\n", value.unwrap_or_default()));
+            elements(out, body);
+            out.push_str("</li>\n");
         }
     }
 }
@@ -93,6 +130,24 @@ fn html(text: &str) -> String {
 mod tests {
     use super::super::parse;
     use super::*;
+
+    #[test]
+    fn lists() {
+        let manual = Manual {
+            name: "x".into(),
+            section: 1,
+            summary: "y".into(),
+            sections: parse(
+                "# A\nThese:\n- `one`\n- two\n\n  more\n\n2. second\n\nend\n\n**t**\n: has\n\n  - inner\n",
+            ),
+        };
+        assert_eq!(
+            manual.to_markdown(),
+            "# x\n\ny.\n\n## A\n\nThese:\n\n<ul>\n<li>\n<p><code>one</code></p>\n</li>\n<li>\n<p>two</p>\n<p>more</p>\n</li>\n</ul>\n\n\
+             <ol>\n<li value=\"2\">\n<p>second</p>\n</li>\n</ol>\n\nend\n\n\
+             <dl>\n<dt><code>t</code></dt>\n<dd>\n<p>has</p>\n<ul>\n<li>\n<p>inner</p>\n</li>\n</ul>\n</dd>\n</dl>\n"
+        );
+    }
 
     #[test]
     fn all_forms() {

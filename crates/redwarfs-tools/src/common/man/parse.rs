@@ -9,6 +9,7 @@ use super::document::{Block, Section, Span, Style};
 /// - lines that begin with four spaces are literal;
 /// - `: meaning` below a line defines the term in that line; further paragraphs of the meaning begin
 ///   with two spaces, and literal lines in it with six;
+/// - `- ` or `1. ` begins an item of a list, and further lines and paragraphs of it begin with as many spaces;
 /// - `**bold**`, `` `bold` `` and `*italic*`; a backslash takes away a character's meaning.
 ///
 /// Text before the first chapter is ignored.
@@ -51,6 +52,21 @@ fn blocks(lines: &[&str]) -> Vec<Block> {
             let cut = |line: &&str| line.get(4..).unwrap_or_default().to_owned();
             out.push(Block::Literal(literal.iter().map(cut).collect()));
             rest = after;
+        } else if let Some((number, mark)) = item(line) {
+            let belongs = |line: &str| {
+                line.get(..mark)
+                    .is_some_and(|start| start.trim().is_empty())
+            };
+            let (body, after) = rest.split_at(length(tail, belongs) + 1);
+            let inner: Vec<&str> = body
+                .iter()
+                .map(|line| line.get(mark..).unwrap_or_default())
+                .collect();
+            out.push(Block::Item {
+                number,
+                body: blocks(&inner),
+            });
+            rest = after;
         } else if tail.first().is_some_and(|next| next.starts_with(": ")) {
             let end = length(tail.get(1..).unwrap_or_default(), |line| {
                 line.starts_with("  ")
@@ -67,7 +83,7 @@ fn blocks(lines: &[&str]) -> Vec<Block> {
         } else {
             let end = rest
                 .iter()
-                .position(|line| line.trim().is_empty())
+                .position(|line| line.trim().is_empty() || item(line).is_some())
                 .unwrap_or(rest.len());
             let (paragraph, after) = rest.split_at(end);
             let joined = paragraph
@@ -80,6 +96,17 @@ fn blocks(lines: &[&str]) -> Vec<Block> {
         }
     }
     out
+}
+
+/// The number of the item that a line begins, and the bytes before its text. An item of a list without order has no number.
+fn item(line: &str) -> Option<(Option<u32>, usize)> {
+    if line.starts_with("- ") {
+        return Some((None, 2));
+    }
+    let (number, _) = line.split_once(". ")?;
+    let is_number = number.len() <= 3 && number.bytes().all(|byte| byte.is_ascii_digit());
+    let number: Option<u32> = number.parse().ok().filter(|_| is_number);
+    number.map(|found| (Some(found), line.find(' ').unwrap_or_default() + 1))
 }
 
 /// Number of lines that belong together: the lines that `belongs` accepts, and empty ones between them.
@@ -131,6 +158,38 @@ pub(super) fn spans(text: &str) -> Vec<Span> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists() {
+        let text = "# A\nThese:\n- one `x`\n  goes on\n- two\n\n  more of two\n\n      code\n\n- three\nplain\n\n1. first\n   and on\n\n10. tenth\n    too\n\nv1. no item\n";
+        let plain = |text: &str| Block::Paragraph(vec![Span::new(Style::Plain, text)]);
+        let item = |number, body| Block::Item { number, body };
+        let one = vec![
+            Span::new(Style::Plain, "one "),
+            Span::new(Style::Bold, "x"),
+            Span::new(Style::Plain, " goes on"),
+        ];
+        assert_eq!(
+            parse(text)[0].blocks,
+            [
+                plain("These:"),
+                item(None, vec![Block::Paragraph(one)]),
+                item(
+                    None,
+                    vec![
+                        plain("two"),
+                        plain("more of two"),
+                        Block::Literal(vec!["code".into()]),
+                    ]
+                ),
+                item(None, vec![plain("three")]),
+                plain("plain"),
+                item(Some(1), vec![plain("first and on")]),
+                item(Some(10), vec![plain("tenth too")]),
+                plain("v1. no item"),
+            ]
+        );
+    }
 
     #[test]
     fn all_forms() {

@@ -2,6 +2,9 @@
 
 use super::document::{Block, Manual, Span, Style};
 
+/// Begins a paragraph of a chapter.
+const PARAGRAPH: &str = ".PP\n";
+
 pub(super) fn render(manual: &Manual, source: &str) -> String {
     let mut out = format!(
         ".TH {} {} \"\" \"{}\" \"{}\"\n.SH NAME\n{} \\- {}\n",
@@ -14,7 +17,7 @@ pub(super) fn render(manual: &Manual, source: &str) -> String {
     );
     for section in &manual.sections {
         out.push_str(&format!(".SH \"{}\"\n", escape(&section.title)));
-        blocks(&mut out, &section.blocks, ".PP\n");
+        blocks(&mut out, &section.blocks, PARAGRAPH);
     }
     out
 }
@@ -30,7 +33,15 @@ fn volume(section: u8) -> &'static str {
 
 /// `again` starts each block but the first.
 fn blocks(out: &mut String, blocks: &[Block], again: &str) {
+    let is_inner = again != PARAGRAPH;
+    let mut is_inner_list = false;
     for (at, block) in blocks.iter().enumerate() {
+        // Below the text of the block that it belongs to, and not at the margin of the page.
+        let is_item = is_inner && matches!(block, Block::Item { .. });
+        if is_item != is_inner_list {
+            is_inner_list = is_item;
+            out.push_str(if is_item { ".RS\n" } else { ".RE\n" });
+        }
         match block {
             Block::Paragraph(spans) => {
                 if at > 0 {
@@ -52,7 +63,17 @@ fn blocks(out: &mut String, blocks: &[Block], again: &str) {
                 text(out, term);
                 self::blocks(out, body, ".IP\n");
             }
+            Block::Item { number, body } => {
+                out.push_str(&match number {
+                    Some(number) => format!(".IP {number}. 4\n"),
+                    None => String::from(".IP \\(bu 2\n"),
+                });
+                self::blocks(out, body, ".IP\n");
+            }
         }
+    }
+    if is_inner_list {
+        out.push_str(".RE\n");
     }
 }
 
@@ -100,6 +121,25 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::super::parse;
     use super::*;
+
+    #[test]
+    fn items_have_marks_and_indents() {
+        let manual = Manual {
+            name: "x".into(),
+            section: 1,
+            summary: "y".into(),
+            sections: parse(
+                "# A\nThese:\n- one\n- two\n\n  more\n\n12. last\n\nend\n\n**t**\n: has\n\n  - inner\n\n  after\n",
+            ),
+        };
+        let text = manual.to_roff();
+        let (_, text) = text.split_once(".SH \"A\"\n").unwrap();
+        assert_eq!(
+            text,
+            "These:\n.IP \\(bu 2\none\n.IP \\(bu 2\ntwo\n.IP\nmore\n.IP 12. 4\nlast\n.PP\nend\n\
+             .TP\n\\fBt\\fR\nhas\n.RS\n.IP \\(bu 2\ninner\n.RE\n.IP\nafter\n"
+        );
+    }
 
     #[test]
     fn requests_and_escapes() {

@@ -40,7 +40,10 @@ struct Writer {
 impl Writer {
     fn blocks(&mut self, indent: usize, blocks: &[Block]) {
         for (at, block) in blocks.iter().enumerate() {
-            if at > 0 {
+            let is_item = |block: Option<&Block>| matches!(block, Some(Block::Item { .. }));
+            let is_next =
+                is_item(Some(block)) && is_item(at.checked_sub(1).and_then(|at| blocks.get(at)));
+            if at > 0 && !is_next {
                 self.text.push('\n');
             }
             match block {
@@ -57,6 +60,23 @@ impl Writer {
                 Block::Definition { term, body } => {
                     self.line(indent, term);
                     self.blocks(indent + INDENT, body);
+                }
+                Block::Item { number, body } => {
+                    let mark = match number {
+                        Some(number) => format!("{number}. "),
+                        None => String::from("- "),
+                    };
+                    let start = self.text.len();
+                    self.blocks(indent + mark.len(), body);
+                    // In the place of the spaces before its first line.
+                    let place = start + indent..start + indent + mark.len();
+                    if self
+                        .text
+                        .get(place.clone())
+                        .is_some_and(|text| text.trim().is_empty())
+                    {
+                        self.text.replace_range(place, &mark);
+                    }
                 }
             }
         }
@@ -153,6 +173,14 @@ mod tests {
             "{out}"
         );
         assert!(out.contains("\n\n        term\n                meaning of it"));
+        let list = super::tests::manual(
+            "# A\nThese:\n- one item that is too long for a single line of this width\n- two\n\n  more\n\n10. ten\n",
+        );
+        assert_eq!(
+            list.to_text(50, false),
+            "x(1) -- y\n\nA\n        These:\n\n        - one item that is too long for a single\n          \
+             line of this width\n        - two\n\n          more\n        10. ten\n"
+        );
         let fancy = manual.to_text(50, true);
         assert!(fancy.contains("Some \x1b[1mbold\x1b[22m, words"), "{fancy}");
     }
