@@ -62,12 +62,12 @@ fn a_pass_takes_several_runs() {
     );
     let (code, text) = scrub(&image, &state, &limited);
     assert!(
-        code == 1 && text.starts_with("damaged: 1 section so far"),
+        code == 1 && text.starts_with("damaged: 1 section, 1 of 1 snapshot affected so far"),
         "{text}"
     );
     let (code, text) = scrub(&image, &state, &[]);
     assert!(
-        code == 1 && text.starts_with("damaged: 1 section; "),
+        code == 1 && text.starts_with("damaged: 1 section, 1 of 1 snapshot affected; "),
         "{text}"
     );
     bytes[100] ^= 1;

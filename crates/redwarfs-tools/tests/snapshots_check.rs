@@ -9,13 +9,13 @@ use redwarfs_testkit::tree::Random;
 use serde_json::Value;
 
 /// An image with the snapshots `s1` to `s4`. Each has a file of its own beside a common one.
-struct Nights {
+pub(crate) struct Nights {
     dir: tempfile::TempDir,
-    good: Vec<u8>,
+    pub(crate) good: Vec<u8>,
 }
 
 impl Nights {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut nights = Self {
             dir,
@@ -49,16 +49,16 @@ impl Nights {
         nights
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
     }
 
     /// The image with other bytes at some places.
-    fn damage(&self, places: &[u64]) {
+    pub(crate) fn damage(&self, places: &[u64]) {
         let mut bytes = self.good.clone();
         for &at in places {
             bytes[at as usize] ^= 1;
@@ -66,7 +66,7 @@ impl Nights {
         fs::write(self.path("image"), bytes).unwrap();
     }
 
-    fn check(&self, more: &[&str]) -> Output {
+    pub(crate) fn check(&self, more: &[&str]) -> Output {
         let image = self.text("image");
         run(DWARFSCK, [&[&*image], more].concat())
     }
@@ -80,7 +80,7 @@ impl Nights {
     }
 
     /// Offsets of the payloads of sections of a type in a snapshot.
-    fn sections(&self, snapshot: &str, ty: &str) -> Vec<u64> {
+    pub(crate) fn sections(&self, snapshot: &str, ty: &str) -> Vec<u64> {
         let output = self.check(&["--snapshot", snapshot, "-j", "-d3"]);
         let found: Value = serde_json::from_slice(&output.stdout).unwrap();
         let sections = found["sections"].as_array().unwrap().iter();
@@ -239,6 +239,82 @@ fn what_no_snapshot_has_is_checked() {
     assert_eq!(reasons(&nights.all(0, &["-j"]).0), ["digests", "unused"]);
 }
 
+/// Whatever is damaged, in whatever snapshot, and whether all snapshots are asked for or not.
+#[test]
+fn a_scrub_covers_all_snapshots() {
+    let nights = Nights::new();
+    let state = format!("--scrub={}", nights.text("state"));
+    let scrub = |more: &[&str]| {
+        fs::remove_file(nights.path("state")).ok();
+        let output = nights.check(&[&[&*state], more].concat());
+        let said = text(&[output.stdout, output.stderr].concat());
+        (output.status.code().unwrap(), said)
+    };
+    for more in [&[][..], &["--all-generations"]] {
+        let (code, said) = scrub(more);
+        assert!(code == 0 && said.starts_with("OK; "), "{said}");
+    }
+    // As many sections as the check verifies.
+    let (all, _) = nights.all(0, &[]);
+    let sections = all.rsplit_once(" sections").unwrap().0;
+    let sections = sections.rsplit_once(' ').unwrap().1;
+    assert!(scrub(&[]).1.contains(&format!("OK; {sections} sections ")));
+    let own = nights.sections("s2", "BLOCK");
+    let is_own = |at: &&u64| !nights.sections("s1", "BLOCK").contains(*at);
+    let own = *own.iter().find(is_own).unwrap();
+    let places = [
+        (own, "snapshot 2 's2': damaged: 1 error, 1 file affected"),
+        (
+            nights.sections("s1", "METADATA_V2")[0],
+            "snapshot 1 's1': cannot be opened: ",
+        ),
+        (
+            nights.sections("s3", "SECTION_INDEX")[0],
+            "snapshot 3 's3': cannot be opened: ",
+        ),
+        (
+            nights.sections("s1", "HISTORY")[0],
+            "snapshot 1 's1': damaged: 1 error",
+        ),
+        // A header.
+        (own - 20, "snapshot 2 's2': damaged: "),
+    ];
+    for (at, expected) in places {
+        nights.damage(&[at]);
+        let (code, said) = scrub(&[]);
+        assert_eq!(code, 1, "{at}: {said}");
+        assert!(said.contains(expected), "{at}: {said}");
+        assert!(
+            said.contains("damaged: 1 section, 1 of 4 snapshots affected; "),
+            "{at}: {said}"
+        );
+    }
+    // The table of an older snapshot is a section that the newest one does not have.
+    let table = nights.sections("s3", "SNAPSHOTS")[0];
+    nights.damage(&[table]);
+    let (code, said) = scrub(&[]);
+    assert!(
+        code == 1 && said.contains("(SNAPSHOTS): checksum error"),
+        "{said}"
+    );
+}
+
+/// States of a scrub of the newest snapshot alone name sections by their positions.
+#[test]
+fn a_scrub_begins_anew_with_the_state_of_another_file() {
+    let nights = Nights::new();
+    let path = nights.path("state");
+    let old = r#"{"image":"0123","next":2,"began":1700000000,"damaged":[1],"finished":0}"#;
+    fs::write(&path, old).unwrap();
+    let state = format!("--scrub={}", path.display());
+    let output = nights.check(&[&state]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stdout).starts_with("OK; "));
+    assert!(text(&output.stderr).contains("a new pass begins"));
+    let output = nights.check(&[&state]);
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+}
+
 #[test]
 fn it_is_a_check_of_all() {
     let nights = Nights::new();
@@ -248,7 +324,6 @@ fn it_is_a_check_of_all() {
         &["--print-header"],
         &["--snapshots"],
         &["--punch"],
-        &["--scrub=x"],
         &["--check-recovery"],
         &["--check-digests"],
     ] {

@@ -34,7 +34,8 @@ use redwarfs_io::Source;
 pub use affected::AffectedFiles;
 pub use finding::{AffectedPaths, Declaration, Finding, FindingKind, SectionPlace};
 pub use generations::{
-    GenerationsCheck, GenerationsReport, OlderFinding, SnapshotReport, SnapshotVerdict,
+    FileSections, GenerationsCheck, GenerationsReport, OlderFinding, SnapshotReport,
+    SnapshotVerdict,
 };
 pub use hashes::SectionOutcome;
 pub use options::{CheckOptions, VerifyMode};
@@ -106,10 +107,15 @@ impl SectionList {
         done: &(dyn Fn(u64) + Sync),
     ) -> CheckReport {
         let outcomes = hashes::check_all(source, &self, decoder, options, done);
+        self.with_outcomes(outcomes, options.mode)
+    }
+
+    /// The report of a check with these outcomes, one for each section.
+    fn with_outcomes(self, outcomes: Vec<SectionOutcome>, mode: VerifyMode) -> CheckReport {
         let mut report = CheckReport::from(self);
         let checked = report.list.sections.iter().zip(&outcomes);
         let mut findings: Vec<Finding> = checked
-            .filter_map(|(listed, outcome)| hashes::finding(listed, outcome, options.mode))
+            .filter_map(|(listed, outcome)| hashes::finding(listed, outcome, mode))
             .collect();
         findings.append(&mut report.findings);
         findings.sort_by_key(|f| f.section.map_or(u32::MAX, |section| section.position));

@@ -64,6 +64,22 @@ pub(super) fn log(report: &GenerationsReport, logger: &Logger) {
     }
 }
 
+/// Names the snapshots that damage affects. Returns their number.
+pub(super) fn log_damaged(report: &GenerationsReport, logger: &Logger) -> u64 {
+    let bad = report.snapshots.iter().filter(|one| one.verdict.is_bad());
+    let mut count = 0;
+    for SnapshotReport { snapshot, verdict } in bad {
+        logger.error(format_args!(
+            "snapshot {} '{}': {}",
+            snapshot.number,
+            snapshot.name,
+            in_words(verdict)
+        ));
+        count += 1;
+    }
+    count
+}
+
 /// A line for each snapshot.
 pub(super) fn print(report: &GenerationsReport, out: &mut Output) -> Result<()> {
     out.line("snapshots:")?;

@@ -1,19 +1,22 @@
-//! `--scrub`: verifies an image piece by piece, on a budget, over many runs.
+//! `--scrub`: verifies all sections of a file piece by piece, on a budget, over many runs.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use redwarfs_format::section::{GenerationId, Section, SectionHasher};
+use redwarfs_format::section::{GenerationId, SectionHasher};
 use redwarfs_io::{FileSource, Overwrite, Source};
 use redwarfs_reader::Image;
+use redwarfs_reader::check::{FileSections, GenerationsCheck, ListedSection};
 use serde_json::{Value, json};
 
 use super::args::Args;
 use super::output::Output;
-use super::{open_error, open_options};
+use super::{generations, open_error, open_options};
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::number::{counted, format_percent, format_size};
 use crate::common::os::stop_flag;
@@ -38,7 +41,7 @@ struct ScrubState {
     next: usize,
     /// When the pass began, in seconds since 1970.
     began: i64,
-    /// Numbers of the sections that are damaged.
+    /// Offsets of the headers of the sections that are damaged.
     damaged: Vec<u64>,
     /// When the last complete pass ended; 0 if there was none.
     finished: i64,
@@ -87,6 +90,23 @@ impl ScrubState {
                 .cause("it is no state of a scrub")
                 .hint("remove it to begin anew")
         })
+    }
+
+    /// Names a damaged section, and remembers it.
+    fn note(&mut self, listed: &ListedSection, why: &str, logger: &Logger) {
+        let section = &listed.section;
+        let at = section.payload_offset;
+        logger.error(match listed.lost {
+            true => format!("section at offset {at}: {why}"),
+            false => format!(
+                "section {} at offset {at} ({}): {why}",
+                section.number, section.ty
+            ),
+        });
+        let place = section.header_offset;
+        if self.damaged.len() < MOST && !self.damaged.contains(&place) {
+            self.damaged.push(place);
+        }
     }
 
     fn write(&self, path: &Path, logger: &Logger) -> Result<()> {
@@ -138,26 +158,35 @@ fn now() -> i64 {
 pub(super) fn run(args: &Args, path: &Path, input: &Path, logger: &Logger) -> Result<u8> {
     let stop = stop_flag().map_err(|e| ToolError::new("cannot handle signals").io(&e))?;
     let options = open_options(args, 1);
+    let cannot = |e: redwarfs_format::Error| {
+        ToolError::new("cannot scrub")
+            .path(input)
+            .cause(ToolError::from(e))
+    };
     let source =
         FileSource::open(input).map_err(|e| ToolError::new("cannot scrub").cause(io_cause(&e)))?;
-    // Opening verifies schema and metadata, in each run.
-    let image = Image::open(input, &options).map_err(|e| open_error(input, &options, e))?;
-    let container = image.container();
-    if !container.has_hashes() {
+    let source: Arc<dyn Source> = Arc::new(source);
+    // Opening verifies schema and metadata of the newest snapshot, in each run.
+    let image = Image::from_source(Arc::clone(&source), &options);
+    let image = image.map_err(|e| open_error(input, &options, e))?;
+    if !image.container().has_hashes() {
         return Err(ToolError::new("cannot scrub")
             .path(input)
             .cause("the image has no checksums"));
     }
-    let sections: Vec<&Section> = container
-        .sections
-        .iter()
-        .chain(&container.trailers)
-        .collect();
-    let identity =
-        identity(&source, &image).map_err(|e| ToolError::new("cannot scrub").path(input).io(&e))?;
+    let plan = GenerationsCheck::find(Arc::clone(&source), &options).map_err(cannot)?;
+    let newest = image.list_sections().map_err(cannot)?;
+    let FileSections { list, lost } = plan.sections(newest);
+    let sections = list.sections;
+    let identity = identity(source.as_ref(), &sections);
+    let identity = identity.map_err(|e| ToolError::new("cannot scrub").path(input).io(&e))?;
     let mut state = ScrubState::read(path)?;
     let same = state.image == identity;
     if !same || state.next >= sections.len() {
+        let unfinished = state.next > 0 && state.finished < state.began;
+        if !same && unfinished {
+            logger.info("the file is not the one of the last run: a new pass begins");
+        }
         let finished = if same { state.finished } else { 0 };
         state = ScrubState {
             image: identity,
@@ -174,69 +203,72 @@ pub(super) fn run(args: &Args, path: &Path, input: &Path, logger: &Logger) -> Re
         read: 0,
         stop: &stop,
     };
-    let mut found = Vec::new();
-    while let Some(section) = sections.get(state.next)
+    let base = image.container().offset;
+    while let Some(listed) = sections.get(state.next)
         && !budget.is_spent()
     {
-        match verify(&source, &image, section, &mut budget) {
+        match verify(source.as_ref(), base, listed, &mut budget) {
             Ok(true) => {}
             Ok(false) if stop.load(Ordering::Relaxed) => break,
-            Ok(false) => found.push((*section, "checksum error".to_owned())),
-            Err(error) => found.push((*section, error)),
+            Ok(false) => state.note(listed, "checksum error", logger),
+            Err(why) => state.note(listed, &why, logger),
         }
         state.next += 1;
-    }
-    for (section, why) in &found {
-        logger.error(format_args!(
-            "section {} at offset {} ({}): {why}",
-            section.position, section.payload_offset, section.ty
-        ));
-        let number = u64::from(section.position);
-        if state.damaged.len() < MOST && !state.damaged.contains(&number) {
-            state.damaged.push(number);
-        }
     }
     let complete = state.next >= sections.len();
     if complete {
         state.finished = now();
     }
     state.write(path, logger)?;
-    say(args, &state, &sections, complete, budget.read)?;
-    Ok(match state.damaged.is_empty() {
-        true => EXIT_OK,
-        false => EXIT_FAILURE,
-    })
+    if state.damaged.is_empty() && lost.is_empty() {
+        say(args, &state, &sections, None, complete, budget.read)?;
+        return Ok(EXIT_OK);
+    }
+    let damaged: BTreeSet<u64> = state.damaged.iter().copied().collect();
+    let report = plan.judge(&image, &damaged).map_err(cannot)?;
+    let bad = generations::log_damaged(&report, logger);
+    let all = report.snapshots.len() as u64;
+    say(
+        args,
+        &state,
+        &sections,
+        Some((bad, all)),
+        complete,
+        budget.read,
+    )?;
+    Ok(EXIT_FAILURE)
 }
 
-/// What tells an image from another one: its index, and what follows it.
-fn identity(source: &dyn Source, image: &Image) -> std::io::Result<String> {
-    let container = image.container();
-    let mut known = Vec::new();
-    for section in container.sections.iter().chain(&container.trailers) {
-        known.extend(section.ty.0.to_le_bytes());
-        known.extend(section.header_offset.to_le_bytes());
+/// What tells a file from another one: where its sections are, and what follows them.
+fn identity(source: &dyn Source, sections: &[ListedSection]) -> std::io::Result<String> {
+    // States of scrubs of the newest snapshot alone name sections in another way.
+    let mut known = b"all generations".to_vec();
+    for listed in sections {
+        // That a header is damaged does not make it another file.
+        known.extend(listed.section.header_offset.to_le_bytes());
     }
     known.extend(source.len()?.to_le_bytes());
     let id = GenerationId::of(&known);
     Ok(id.0.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Whether the checksum of a section is right. False also if the run was stopped.
+/// Whether the checksums of a section of the image at `base` are right. False also if the run was stopped.
 fn verify(
     source: &dyn Source,
-    image: &Image,
-    section: &Section,
+    base: u64,
+    listed: &ListedSection,
     budget: &mut Budget<'_>,
 ) -> Result<bool, String> {
-    let section = image
-        .section_with_header(section)
-        .map_err(|e| e.to_string())?;
+    let section = &listed.section;
+    if listed.lost {
+        return Err("its header is damaged".to_owned());
+    }
     let Some(header) = &section.header else {
         return Ok(true);
     };
     let mut hasher = SectionHasher::both(header);
     let mut buffer = vec![0; usize::try_from(PIECE.min(section.length)).unwrap_or(0)];
-    let (mut at, mut left) = (image.container().file_offset(&section), section.length);
+    let (mut at, mut left) = (base.saturating_add(section.payload_offset), section.length);
     while left > 0 {
         if budget.stop.load(Ordering::Relaxed) {
             return Ok(false);
@@ -245,7 +277,7 @@ fn verify(
         let part = buffer
             .get_mut(..usize::try_from(length).unwrap_or(0))
             .unwrap_or_default();
-        source.read_exact_at(at, part).map_err(|e| e.to_string())?;
+        source.read_exact_at(at, part).map_err(|e| io_cause(&e))?;
         hasher.update(part);
         budget.take(length);
         at += length;
@@ -254,21 +286,30 @@ fn verify(
     Ok(hasher.matches())
 }
 
+/// `affected` counts the snapshots that damage affects, and all.
 fn say(
     args: &Args,
     state: &ScrubState,
-    sections: &[&Section],
+    sections: &[ListedSection],
+    affected: Option<(u64, u64)>,
     complete: bool,
     read: u64,
 ) -> Result<()> {
     if args.quiet {
         return Ok(());
     }
-    let bytes = |sections: &[&Section]| -> u64 { sections.iter().map(|s| s.length).sum() };
+    let bytes = |sections: &[ListedSection]| -> u64 {
+        let lengths = sections.iter().map(|listed| listed.section.length);
+        lengths.fold(0, u64::saturating_add)
+    };
     let done = sections.get(..state.next).unwrap_or_default();
-    let damaged = match state.damaged.len() as u64 {
-        0 => "OK".to_owned(),
-        n => format!("damaged: {}", counted(n, "section", "sections")),
+    let damaged = match affected {
+        None => "OK".to_owned(),
+        Some((bad, all)) => format!(
+            "damaged: {}, {bad} of {} affected",
+            counted(state.damaged.len() as u64, "section", "sections"),
+            counted(all, "snapshot", "snapshots")
+        ),
     };
     let mut out = Output::new();
     out.line(&match complete {

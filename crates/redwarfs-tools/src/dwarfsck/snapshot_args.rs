@@ -19,8 +19,8 @@ pub(crate) struct SnapshotArgs {
     /// Check all snapshots of the image, and say which of them damage affects
     ///
     /// Sections that several snapshots have are verified once, and with --decode also decoded once. Sections that no snapshot has are
-    /// verified, too.
-    #[arg(long, help_heading = "Snapshot options", conflicts_with_all = ["snapshot", "no_check", "print_header", "task", "add_recovery", "check_recovery", "repair", "repair_patch", "apply_patch", "remove_recovery"])]
+    /// verified, too. --scrub always covers all snapshots.
+    #[arg(long, help_heading = "Snapshot options", conflicts_with_all = ["snapshot", "no_check", "print_header", "salvage_report", "add_digests", "check_digests", "export_digests", "sign", "add_signature", "verify_signature", "add_recovery", "check_recovery", "repair", "repair_patch", "apply_patch", "remove_recovery"])]
     pub all_generations: bool,
 
     /// List the snapshots of the image: number, time, size, bytes added, name; with -j as lines of JSON

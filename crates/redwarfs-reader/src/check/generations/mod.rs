@@ -3,6 +3,12 @@
 //!
 //! The newest generation comes first, then the older ones. A section that was examined for one of them is not read
 //! again. At last come the sections that no snapshot has. They lie in the gaps between the others.
+//!
+//! `piecewise.rs` does the same for callers that verify the sections themselves.
+
+mod piecewise;
+
+pub use piecewise::FileSections;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -15,16 +21,16 @@ use redwarfs_format::section::{
 use redwarfs_format::{BlockNo, Error, GenerationNo, Result};
 use redwarfs_io::Source;
 
-use super::affected::AffectedFiles;
-use super::finding::{Finding, FindingKind};
-use super::hashes::{self, SectionOutcome};
-use super::options::{CheckOptions, VerifyMode};
-use super::payload_size::PayloadSize;
-use super::scanner::HEADER;
-use super::sections::{ListedSection, SectionList};
-use super::surroundings::{DIGEST, Uncovered, UncoveredReason};
-use super::{CheckReport, contents};
 use crate::cache::CacheGroup;
+use crate::check::affected::AffectedFiles;
+use crate::check::finding::{Finding, FindingKind};
+use crate::check::hashes::{self, SectionOutcome};
+use crate::check::options::{CheckOptions, VerifyMode};
+use crate::check::payload_size::PayloadSize;
+use crate::check::scanner::HEADER;
+use crate::check::sections::{ListedSection, SectionList};
+use crate::check::surroundings::{DIGEST, Uncovered, UncoveredReason};
+use crate::check::{CheckReport, contents};
 use crate::image::Image;
 use crate::options::OpenOptions;
 use crate::payload::Payloads;
@@ -163,31 +169,7 @@ impl GenerationsCheck {
         options: &CheckOptions,
         done: &(dyn Fn(u64) + Sync),
     ) -> GenerationsReport {
-        let mut run = Run::new(&self, newest, options, done);
-        // Those of an archive are in one generation.
-        let mut generations: BTreeMap<u64, Vec<&Snapshot>> = BTreeMap::new();
-        for snapshot in self.table.present() {
-            if let Some(image) = &self.only {
-                let blocks = self.newest.block_count();
-                let verdict = verdict(image.metadata(), blocks, &newest.findings);
-                run.judge(snapshot, verdict);
-                continue;
-            }
-            match snapshot.end {
-                Some(_) => generations
-                    .entry(snapshot.index)
-                    .or_default()
-                    .push(snapshot),
-                None => run.judge(snapshot, SnapshotVerdict::Gone),
-            }
-        }
-        let mut rest = generations.iter().rev().peekable();
-        while let Some((_, trees)) = rest.next() {
-            let older = rest.peek().map_or(0, |(index, _)| **index);
-            run.generation(trees, older);
-        }
-        run.rest();
-        run.finish(newest)
+        Run::new(&self, newest, options, done).judge_all(newest)
     }
 }
 
@@ -216,6 +198,8 @@ struct Run<'a> {
     lost_index: Option<u64>,
     verdicts: BTreeMap<GenerationNo, SnapshotReport>,
     findings: Vec<OlderFinding>,
+    /// If nothing is to be read: the offsets of the headers of all sections that are damaged.
+    damaged: Option<&'a BTreeSet<u64>>,
 }
 
 impl<'a> Run<'a> {
@@ -242,6 +226,7 @@ impl<'a> Run<'a> {
             lost_index: index.filter(|_| is_lost).map(|index| index.header_offset),
             verdicts: BTreeMap::new(),
             findings: Vec::new(),
+            damaged: None,
         };
         for (listed, outcome) in newest.list.sections.iter().zip(&newest.outcomes) {
             let size = listed.block.and_then(|block| {
@@ -256,6 +241,35 @@ impl<'a> Run<'a> {
         let places = newest.findings.iter().filter_map(place_of);
         run.reported.extend(places);
         run
+    }
+
+    /// Judges all snapshots.
+    fn judge_all(mut self, newest: &CheckReport) -> GenerationsReport {
+        let plan = self.plan;
+        // Those of an archive are in one generation.
+        let mut generations: BTreeMap<u64, Vec<&Snapshot>> = BTreeMap::new();
+        for snapshot in plan.table.present() {
+            if let Some(image) = &plan.only {
+                let blocks = plan.newest.block_count();
+                let verdict = verdict(image.metadata(), blocks, &newest.findings);
+                self.judge(snapshot, verdict);
+                continue;
+            }
+            match snapshot.end {
+                Some(_) => generations
+                    .entry(snapshot.index)
+                    .or_default()
+                    .push(snapshot),
+                None => self.judge(snapshot, SnapshotVerdict::Gone),
+            }
+        }
+        let mut rest = generations.iter().rev().peekable();
+        while let Some((_, trees)) = rest.next() {
+            let older = rest.peek().map_or(0, |(index, _)| **index);
+            self.generation(trees, older);
+        }
+        self.rest();
+        self.finish(newest)
     }
 
     fn note(
@@ -307,7 +321,10 @@ impl<'a> Run<'a> {
             findings: Vec::new(),
         };
         let source = self.plan.source.as_ref();
-        let outcomes = hashes::check_all(source, &fresh, decoder, self.options, self.done);
+        let outcomes = match self.damaged {
+            Some(damaged) => piecewise::outcomes(&fresh, damaged),
+            None => hashes::check_all(source, &fresh, decoder, self.options, self.done),
+        };
         for (listed, outcome) in fresh.sections.drain(..).zip(outcomes) {
             let size = match listed.block {
                 Some(_) => listed.payload_size(source, list.offset),
@@ -317,19 +334,22 @@ impl<'a> Run<'a> {
         }
     }
 
+    /// Lists the sections of the generation of a snapshot.
+    fn list(&self, snapshot: &Snapshot) -> Result<(Container, SectionList)> {
+        let (source, newest) = (&self.plan.source, &self.plan.newest);
+        let container = snapshots::generation(source, newest.offset, snapshot)?;
+        let list =
+            SectionList::of_generation(source.as_ref(), &container, newest.size, &self.headers)?;
+        Ok((container, list))
+    }
+
     /// Checks a generation, which has the trees of some snapshots. The index of the next older one is at `older`.
     fn generation(&mut self, trees: &[&Snapshot], older: u64) {
         let Some(&newest) = trees.last() else {
             return;
         };
-        let (source, offset) = (&self.plan.source, self.plan.newest.offset);
-        let listed = snapshots::generation(source, offset, newest).and_then(|container| {
-            let size = self.plan.newest.size;
-            let list =
-                SectionList::of_generation(source.as_ref(), &container, size, &self.headers)?;
-            Ok((container, list))
-        });
-        let (container, mut list) = match listed {
+        let source = &self.plan.source;
+        let (container, mut list) = match self.list(newest) {
             Ok(listed) => listed,
             Err(error) => return self.lost(trees, error),
         };
