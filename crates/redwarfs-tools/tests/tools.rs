@@ -77,6 +77,7 @@ mod mount_helper;
 mod programs;
 mod reading_lists;
 mod reading_tools;
+mod recovery_before;
 mod remote;
 mod remote_cache;
 mod remote_faults;

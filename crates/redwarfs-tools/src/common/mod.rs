@@ -20,6 +20,7 @@ pub(crate) mod os;
 pub mod output;
 pub mod program;
 pub mod progress;
+pub mod protect;
 pub mod recovery;
 pub mod remote;
 pub mod suggest;

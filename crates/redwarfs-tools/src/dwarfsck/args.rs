@@ -117,7 +117,7 @@ pub(crate) struct Args {
     pub export_metadata: Option<PathBuf>,
 
     /// Add recovery data behind the image, of so many per cent of its size, from which damage can be
-    /// repaired. The image is checked first. Recovery data that the file has stays in use, and what follows it is protected;
+    /// repaired. All snapshots are checked first. Recovery data that the file has stays in use, and what follows it is protected;
     /// ',merge' behind the number protects everything anew
     #[arg(long, value_name = "PERCENT[,merge]", value_parser = Amount::parse)]
     pub add_recovery: Option<Amount>,
@@ -190,8 +190,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT", requires = "sign", value_parser = whole(comment))]
     pub trusted_comment: Option<String>,
 
-    /// Verify sections one after the other, and remember in the file STATE which is next: a later run goes on from there.
-    /// All runs of a pass together verify everything
+    /// Verify the sections of all snapshots one after the other, and remember in the file STATE which is next: a later run
+    /// goes on from there. All runs of a pass together verify every section of the file
     #[arg(long, value_name = "STATE", group = SIGNING)]
     pub scrub: Option<PathBuf>,
 

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use redwarfs_format::section::SectionType;
 use redwarfs_io::{FileSource, LockedFile, Medium, Source};
 use redwarfs_reader::Image;
-use redwarfs_reader::check::{DeclaredImage, Finding, FindingKind, VerifyMode};
+use redwarfs_reader::check::{CheckOptions, DeclaredImage, Finding, FindingKind, VerifyMode};
 use redwarfs_recovery::{Added, Damage, Error, Geometry, Protection, Repaired};
 use serde_json::{Value, json};
 
@@ -20,10 +20,12 @@ use crate::common::number::{counted, format_size};
 use crate::common::os::{is_executable, stop_flag};
 use crate::common::output::{commit, create_medium};
 use crate::common::program::signature;
+use crate::common::protect::{Precheck, Protected};
 use crate::common::recovery::{Access, Amount, Found, failure, find, open, say_zeros, sidecar_of};
 use crate::common::{Logger, Result, ToolError};
 
 const NOT_ADDED: &str = "cannot add recovery data";
+const NO_CHECK: &str = "--no-check takes the image as it is";
 
 /// What is asked for.
 #[derive(Debug, Clone, Copy)]
@@ -147,7 +149,13 @@ fn add(
 ) -> Result<u8> {
     let (image, offset) = image_offset(args, input)?;
     if !args.no_check {
-        refuse_damage(args, input, &image, workers, logger)?;
+        let (advice, options) = (NO_CHECK, fast_check(args, workers));
+        let check = Precheck::of(&image, input, options, Protected::Compare, advice, stop)?;
+        let total = check.bytes();
+        let work = |done: &(dyn Fn(u64) + Sync)| check.check(done, stop);
+        let (checked, took) = with_bytes(args, "checking", total, logger, work);
+        logger.verbose(format_args!("checked {took}"));
+        checked?;
     }
     drop(image);
     let protection = amount.protection(workers);
@@ -237,7 +245,14 @@ pub(super) fn warn_if_open(image: &Image, what: &str, input: &Path, logger: &Log
     }
 }
 
-/// Parity of a damaged image would protect the damage.
+/// A check of the fast checksums.
+fn fast_check(args: &Args, workers: usize) -> CheckOptions {
+    let mut options = check_options(args, workers);
+    options.mode = VerifyMode::Fast;
+    options
+}
+
+/// A signature of a damaged snapshot would be one of the damage.
 pub(super) fn refuse_damage(
     args: &Args,
     input: &Path,
@@ -247,8 +262,7 @@ pub(super) fn refuse_damage(
 ) -> Result<()> {
     let failed = |e| ToolError::new("cannot check").path(input).cause(e);
     let list = image.list_sections().map_err(failed)?;
-    let mut options = check_options(args, workers);
-    options.mode = VerifyMode::Fast;
+    let options = fast_check(args, workers);
     let total = list.payload_bytes();
     let (report, _) = with_bytes(args, "checking", total, logger, |done| {
         image.check(list, DeclaredImage::default(), &options, done)
@@ -262,7 +276,7 @@ pub(super) fn refuse_damage(
         Some(first) => Err(ToolError::new("is damaged, and was left as it is")
             .path(input)
             .cause(first)
-            .hint("--no-check takes the image as it is")),
+            .hint(NO_CHECK)),
     }
 }
 

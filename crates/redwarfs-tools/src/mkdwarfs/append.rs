@@ -10,11 +10,14 @@ use redwarfs_append::{Base, BaseOptions, Error, InPlace, Trust};
 use redwarfs_format::metadata::Timestamp;
 use redwarfs_format::section::{SectionType, snapshot_time_name};
 use redwarfs_io::{FileSource, Source as _};
+use redwarfs_reader::CheckOptions;
 
 use super::args::Args;
 use super::output::Target;
+use crate::common::env::concurrency;
 use crate::common::error::{cause_at, display_path};
 use crate::common::number::format_size;
+use crate::common::protect::{Precheck, Protected};
 use crate::common::{Logger, Result, ToolError, remote};
 
 /// Bytes of the old image that are copied at once.
@@ -128,6 +131,22 @@ impl<'a> Continued<'a> {
                 display_path(&self.path)
             ));
         }
+    }
+
+    /// Refuses to protect damage. Only recovery data for everything covers what older recovery data protects.
+    pub(super) fn refuse_damage(&self, args: &Args, stop: &AtomicBool) -> Result<()> {
+        let Some(amount) = args.recovery else {
+            return Ok(());
+        };
+        let protected = match amount.merge {
+            true => Protected::Compare,
+            false => Protected::Leave,
+        };
+        let mut options = CheckOptions::default();
+        options.threads = args.num_workers.map_or_else(concurrency, |n| n as usize);
+        let advice = "without --recovery, the image is continued as it is";
+        let image = self.base().image();
+        Precheck::of(image, self.path(), options, protected, advice, stop)?.check(&|_| {}, stop)
     }
 
     /// Starts the output.

@@ -247,7 +247,8 @@ pub(crate) struct Args {
     /// Add recovery data behind the image, of so many per cent of its size
     ///
     /// With it, dwarfsck --repair restores damaged parts of the file. It also protects the header. With --append, it
-    /// protects what no recovery data of an older snapshot does, or everything if ',merge' is behind the number.
+    /// protects what no recovery data of an older snapshot does, or everything if ',merge' is behind the number. What it
+    /// protects of the old image is checked first; ',merge' reads all of that.
     #[arg(long, value_name = "PERCENT[,merge]", help_heading = "File system options", when_rewriting = Used,
           value_parser = Amount::parse)]
     pub recovery: Option<Amount>,

@@ -97,6 +97,7 @@ pub(super) fn run(args: &Args, matches: &ArgMatches, command_line: &[OsString]) 
     (options.checkpoint, base) = checkpoint::open(args, base, &logger)?;
     let target = match &old {
         Some(old) => {
+            old.refuse_damage(args, &stop)?;
             old.warn_if_open(args, &logger);
             old.target(args, &stop, &logger)?
         }
