@@ -21,7 +21,7 @@ pub(crate) struct PartDamage {
     pub(crate) foreign: Vec<u64>,
     /// Checksums of all shards, as far as they are known.
     pub(crate) hashes: Vec<Option<u64>>,
-    /// Damaged pages of checksums and headers, and parts of the frame of the section.
+    /// Damaged pages of checksums and headers. The frame of the section counts as one.
     pub(crate) pages: u64,
 }
 

@@ -86,6 +86,15 @@ impl RecoveryData {
         }
     }
 
+    /// Bytes in front of the image that are not compared: sections of a program into which tools for AppImages write
+    /// ([`redwarfs_format::elf::appimage`]).
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        let blanks = self.parts.iter().flat_map(|part| part.header.blanks);
+        let lengths = blanks.map(|blank| blank.length);
+        lengths.fold(0, u64::saturating_add)
+    }
+
     /// Whether the recovery data is in another file.
     #[must_use]
     pub fn is_sidecar(&self) -> bool {

@@ -25,7 +25,7 @@ pub struct Repaired {
     pub data: u64,
     /// Parity shards.
     pub parity: u64,
-    /// Pages of the recovery data, and parts of the frame of its section.
+    /// Pages of the recovery data. The frame of its section counts as one.
     pub pages: u64,
     /// Shards and pages of a sidecar that stay damaged, because it is only read.
     pub left: u64,
@@ -270,13 +270,9 @@ impl Part {
         Ok(())
     }
 
-    /// The header, the prelude and the footer of the section.
-    fn repair_frame(
-        &self,
-        file: &dyn Medium,
-        repaired: &mut Repaired,
-        stop: &AtomicBool,
-    ) -> Result<()> {
+    /// The header, the prelude and the footer of the section, which count as one page, as in a check.
+    fn repair_frame(&self, file: &dyn Medium, all: &mut Repaired, stop: &AtomicBool) -> Result<()> {
+        let repaired = &mut Repaired::default();
         if self.sidecar.is_none() {
             // Then the end of the section leads to the index.
             let at = self.header.image_size.saturating_sub(POINTER);
@@ -292,6 +288,8 @@ impl Part {
         for (at, part) in self.frame(file, stop)? {
             self.put(file, at, &part, repaired)?;
         }
+        all.pages += repaired.pages.min(1);
+        all.left += repaired.left.min(1);
         Ok(())
     }
 
@@ -333,13 +331,13 @@ impl Part {
         ])
     }
 
-    /// How many of the parts around the pages are damaged; one if that cannot be said, because the image is.
+    /// Number of damaged frames: one if any part around the pages is damaged, or if that cannot be said, because the image is.
     pub(crate) fn damaged_frame(&self, file: &dyn Source, stop: &AtomicBool) -> u64 {
         let Ok(parts) = self.frame(file, stop) else {
             return 1;
         };
         let is_there = |(at, part): &(u64, Vec<u8>)| self.has(file, *at, part);
-        parts.iter().filter(|part| !is_there(part)).count() as u64
+        u64::from(!parts.iter().all(is_there))
     }
 
     /// Whether the recovery data has these bytes at an offset.

@@ -80,6 +80,18 @@ fn damage_is_found_and_repaired() {
     assert!(place.bad(&[&option]).contains("exists"));
     place.good(&["--repair"]);
     assert!(place.bytes() == whole);
+    // A check and a repair count the same, also if the image must be repaired before the frame can be judged.
+    place.damage(|bytes| {
+        bytes[end - 200..end + 400].fill(0xff);
+        let len = bytes.len();
+        bytes.truncate(len - 100);
+    });
+    let text = place.bad(&["--check-recovery"]);
+    let pages = text.split("of parity, ").nth(1).unwrap();
+    let pages = pages.split(';').next().unwrap();
+    let text = place.good(&["--repair"]);
+    assert!(text.trim().ends_with(pages), "{text} {pages}");
+    assert!(place.bytes() == whole);
 
     place.good(&["--remove-recovery"]);
     assert!(place.bytes() == plain);
@@ -118,18 +130,21 @@ fn a_build_and_a_rewrite_protect_their_image() {
         let text = place.bad(&[task]);
         assert!(
             text.contains("what is protected is ")
-                && text.contains("out recovery data") | text.contains("have no recovery data"),
+                && text.contains("out recovery data") | text.contains("have no recovery data")
+                && text.contains(" at offset 0 of the file"),
             "{task}: {text}"
         );
     }
     // Cut off further behind: only a copy can be repaired. It gets its header back, too.
     let header = fs::metadata("/bin/sh").unwrap().len() as usize;
     fs::write(&place.image, &whole[header + 1000..]).unwrap();
-    let text = place.bad(&["--repair"]);
-    assert!(
-        text.contains("--repair=FILE makes a repaired copy"),
-        "{text}"
-    );
+    for task in ["--repair", "--check-recovery"] {
+        let text = place.bad(&[task]);
+        assert!(
+            text.contains("--repair=FILE makes a repaired copy") && !text.contains("offset -"),
+            "{task}: {text}"
+        );
+    }
     let copy = place.dir.path().join("copy");
     place.good(&[&format!("--repair={}", copy.display())]);
     assert!(fs::read(&copy).unwrap() == whole);

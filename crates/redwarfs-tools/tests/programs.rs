@@ -242,7 +242,23 @@ fn recovery_data_lets_tools_write_into_their_sections() {
         bytes[range].fill(b'x');
     }
     fs::write(place.path("out"), &bytes).unwrap();
-    assert_eq!(check(&place, &["out", "--check-recovery"]).code, Some(0));
+    let but_for =
+        "but for 10,240 bytes in sections of the program (.upd_info, .sha256_sig, .sig_key)";
+    for (task, expected) in [
+        (
+            &["--check-recovery"][..],
+            format!("OK: the file is as it was {but_for}, which are not compared\n"),
+        ),
+        (
+            &["--repair"],
+            format!("repaired: nothing, the file is intact {but_for}"),
+        ),
+        (&["--check-recovery", "-j"], "\"left_out\":10240".to_owned()),
+    ] {
+        let done = check(&place, &[&["out"], task].concat());
+        let text = String::from_utf8(done.stdout).unwrap();
+        assert!(done.code == Some(0) && text.contains(&expected), "{text}");
+    }
     let mut damaged = bytes.clone();
     damaged[SECTIONS[0].1.end] ^= 1;
     fs::write(place.path("out"), &damaged).unwrap();

@@ -83,7 +83,7 @@ fn what_old_recovery_data_can_repair_is_repaired_first() {
     let mut bytes = whole.clone();
     bytes[place] ^= 1;
     fs::write(nights.path("image"), &bytes).unwrap();
-    nights.all_refuse(&APPENDS[1..], "dwarfsck --repair restores it");
+    nights.all_refuse(&APPENDS[1..], "dwarfsck --repair restores");
     // That protects only what follows, and leaves the old.
     let (code, text) = nights.append(&APPENDS[..1]);
     assert_eq!(code, 0, "{text}");
@@ -96,7 +96,7 @@ fn what_old_recovery_data_can_repair_is_repaired_first() {
     fs::write(nights.path("image"), &nights.good).unwrap();
     nights.good(&["--add-recovery=20%", "--sidecar"]);
     nights.damage(&[place as u64]);
-    nights.all_refuse(&APPENDS[1..], "dwarfsck --repair restores it");
+    nights.all_refuse(&APPENDS[1..], "dwarfsck --repair restores");
     nights.refuses(
         || nights.append(&APPENDS[..1]),
         "this affects snapshot 2 's2'",

@@ -122,7 +122,7 @@ impl<'a> Precheck<'a> {
                 return Err(ToolError::new(WHAT)
                     .path(self.path)
                     .cause("it differs from what its recovery data protects")
-                    .hint(format!("dwarfsck --repair restores it; {}", self.advice)));
+                    .hint(format!("{}; {}", old.repair(), self.advice)));
             }
             if !damage.is_none() {
                 let what = "more is damaged than its recovery data can repair".to_owned();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use redwarfs_format::elf::appimage;
 use redwarfs_io::{FileSource, LockedFile, Source};
 use redwarfs_reader::{Image, OpenOptions};
 use redwarfs_recovery::{
@@ -217,13 +218,52 @@ pub fn repairing(
     Ok(Arc::new(source))
 }
 
+impl Found {
+    /// Where a range begins that is relative to the image: in the image, or in the file in front of it.
+    #[must_use]
+    pub fn place(&self, start: i64) -> String {
+        let in_file = self.data.image_offset().saturating_add(start);
+        match (start, in_file) {
+            (0.., _) => format!("at offset {start} of the image"),
+            (_, 0..) => format!("at offset {in_file} of the file"),
+            _ => format!(
+                "{} before the file",
+                counted(in_file.unsigned_abs(), "byte", "bytes")
+            ),
+        }
+    }
+
+    /// What restores damage that can be repaired.
+    #[must_use]
+    pub fn repair(&self) -> &'static str {
+        match self.data.lost_at_start() {
+            Ok(0) | Err(_) => "dwarfsck --repair restores them",
+            Ok(_) => "the file has lost its start, so dwarfsck --repair=FILE makes a repaired copy",
+        }
+    }
+
+    /// What the comparison leaves out of a program, to follow that the file is as it was.
+    #[must_use]
+    pub fn but_for(&self) -> String {
+        match self.data.left_out() {
+            0 => String::new(),
+            bytes => format!(
+                " but for {} in sections of the program ({}), which are not compared",
+                counted(bytes, "byte", "bytes"),
+                appimage::ALL.join(", ")
+            ),
+        }
+    }
+}
+
 /// Names ranges, relative to the image, that have zeros in a repaired copy.
-pub fn say_zeros(zeros: &[(i64, u64)], copy: &Path, logger: &Logger) {
+pub fn say_zeros(found: &Found, zeros: &[(i64, u64)], copy: &Path, logger: &Logger) {
     for (start, length) in zeros {
         logger.error(format_args!(
-            "lost: {} at offset {start} of the image: the file cannot be read there, and nothing protects them; \
+            "lost: {} {}: the file cannot be read there, and nothing protects them; \
              {} has zeros instead",
             counted(*length, "byte", "bytes"),
+            found.place(*start),
             display_path(copy)
         ));
     }

@@ -32,8 +32,12 @@ pub(super) fn write(
     let open = open_ranges(&found, &source, what, input)?;
     if damage.is_none() {
         let json = json!({"patch": in_json(Repaired::default(), &open)});
-        say(args, &format!("patch:    none, {}", intact(&open)), &json)?;
-        return Ok(say_open(&open, logger));
+        say(
+            args,
+            &format!("patch:    none, {}", intact(&open, &found)),
+            &json,
+        )?;
+        return Ok(say_open(&open, &found, logger));
     }
     let (out, file) = create_medium(patch, input, what, logger)?;
     let total = source.len().unwrap_or(0);
@@ -41,7 +45,7 @@ pub(super) fn write(
         found.data.write_patch(&source, &damage, &file, done, stop)
     });
     let done = done.map_err(|error| {
-        log_lost(&damage, logger);
+        log_lost(&damage, &found, logger);
         failure(what, input, &error)
     })?;
     let size = file.len().unwrap_or(0);
@@ -60,7 +64,7 @@ pub(super) fn write(
         ),
         &json!({ "patch": json }),
     )?;
-    Ok(say_open(&open, logger))
+    Ok(say_open(&open, &found, logger))
 }
 
 /// Puts the bytes of a patch into the file.

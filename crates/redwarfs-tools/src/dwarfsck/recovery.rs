@@ -318,15 +318,16 @@ fn repair(args: &Args, input: &Path, logger: &Logger, stop: &AtomicBool) -> Resu
         let json = json!({"repaired": in_json(Repaired::default(), &open)});
         say(
             args,
-            &format!("repaired: nothing, {}", intact(&open)),
+            &format!("repaired: nothing, {}", intact(&open, &found)),
             &json,
         )?;
-        return Ok(say_open(&open, logger));
+        return Ok(say_open(&open, &found, logger));
     }
     let done = mend(&found, &file, &damage, input, stop, logger)?;
     let json = json!({"repaired": in_json(done, &open)});
-    say(args, &format!("repaired: {}", written(done)), &json)?;
-    Ok(say_open(&open, logger))
+    let text = format!("repaired: {}{}", written(done), restored(&open, &found));
+    say(args, &text, &json)?;
+    Ok(say_open(&open, &found, logger))
 }
 
 /// Ranges of a file, relative to the image, that nothing protects.
@@ -341,19 +342,28 @@ pub(super) fn open_ranges(
 }
 
 /// What is so if no damage was found.
-pub(super) fn intact(open: &[(i64, u64)]) -> &'static str {
+pub(super) fn intact(open: &[(i64, u64)], found: &Found) -> String {
     match open.is_empty() {
-        true => "the file is intact",
-        false => "what is protected is intact",
+        true => format!("the file is intact{}", found.but_for()),
+        false => "what is protected is intact".to_owned(),
+    }
+}
+
+/// What a repair came to, if the file has parts that it does not compare.
+fn restored(open: &[(i64, u64)], found: &Found) -> String {
+    match (found.but_for(), open.is_empty()) {
+        (but_for, true) if !but_for.is_empty() => format!("; the file is as it was{but_for}"),
+        _ => String::new(),
     }
 }
 
 /// Names what nothing protects, and so may be damaged. Returns the exit code, which is that of a check.
-pub(super) fn say_open(open: &[(i64, u64)], logger: &Logger) -> u8 {
+pub(super) fn say_open(open: &[(i64, u64)], found: &Found, logger: &Logger) -> u8 {
     for (start, length) in open {
         logger.warn(format_args!(
-            "{} at offset {start} of the image have no recovery data, and may be damaged",
-            counted(*length, "byte", "bytes")
+            "{} {} have no recovery data, and may be damaged",
+            counted(*length, "byte", "bytes"),
+            found.place(*start)
         ));
     }
     match open.is_empty() {
@@ -372,7 +382,7 @@ fn mend(
 ) -> Result<Repaired> {
     let done = found.data.repair(file, damage, stop);
     let done = done.map_err(|error| {
-        log_lost(damage, logger);
+        log_lost(damage, found, logger);
         failure("cannot repair", input, &error)
     })?;
     if let Some(sidecar) = found.sidecar.as_ref().filter(|_| done.left > 0) {
@@ -386,11 +396,12 @@ fn mend(
 }
 
 /// Names what cannot be repaired.
-pub(super) fn log_lost(damage: &Damage, logger: &Logger) {
+pub(super) fn log_lost(damage: &Damage, found: &Found, logger: &Logger) {
     for (start, length) in damage.lost_ranges() {
         logger.error(format_args!(
-            "lost: {} at offset {start} of the image",
-            counted(length, "byte", "bytes")
+            "lost: {} {}",
+            counted(length, "byte", "bytes"),
+            found.place(start)
         ));
     }
 }
@@ -435,11 +446,16 @@ fn repair_copy(
     json["zeros"] = ranges(&zeros);
     say(
         args,
-        &format!("repaired: {}, in {}", written(done), copy.display()),
+        &format!(
+            "repaired: {}, in {}{}",
+            written(done),
+            copy.display(),
+            restored(&open, &found)
+        ),
         &json!({ "repaired": json }),
     )?;
-    say_zeros(&zeros, copy, logger);
-    Ok(match (say_open(&open, logger), zeros.is_empty()) {
+    say_zeros(&found, &zeros, copy, logger);
+    Ok(match (say_open(&open, &found, logger), zeros.is_empty()) {
         (code, true) => code,
         (_, false) => EXIT_FAILURE,
     })

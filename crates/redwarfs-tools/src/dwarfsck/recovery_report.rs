@@ -2,7 +2,6 @@
 
 use redwarfs_recovery::{Damage, Geometry};
 
-use super::TOOL;
 use super::args::Args;
 use super::output::{Output, output_error};
 use super::recovery::described;
@@ -42,13 +41,14 @@ pub(super) fn print(args: &Args, found: &Found, damage: &Damage, open: Ranges<'_
         ))?;
     }
     let verdict = match (damage.is_none(), damage.lost_groups()) {
-        (true, _) if open.is_empty() => "OK: the file is as it was".to_owned(),
+        (true, _) if open.is_empty() => format!("OK: the file is as it was{}", found.but_for()),
         (true, _) => "incomplete: what is protected is as it was".to_owned(),
         (false, 0) => format!(
-            "damaged: {} of data, {} of parity, {}; {TOOL} --repair restores them",
+            "damaged: {} of data, {} of parity, {}; {}",
             counted(damage.data_shards(), "shard", "shards"),
             counted(damage.parity_shards(), "shard", "shards"),
-            counted(damage.pages(), "page", "pages")
+            counted(damage.pages(), "page", "pages"),
+            found.repair()
         ),
         (false, lost) => format!(
             "damaged: {} of data, {} of parity; {} more damage than can be repaired",
@@ -64,9 +64,7 @@ pub(super) fn print(args: &Args, found: &Found, damage: &Damage, open: Ranges<'_
         .map(|range| ("open:     ", ", without recovery data", range));
     for (label, remark, (start, length)) in lost.chain(open) {
         let length = counted(*length, "byte", "bytes");
-        out.line(&format!(
-            "{label}{length} at offset {start} of the image{remark}"
-        ))?;
+        out.line(&format!("{label}{length} {}{remark}", found.place(*start)))?;
     }
     out.line(&verdict)?;
     out.finish()
@@ -90,6 +88,7 @@ fn write_json(
         json.string(&sidecar.to_string_lossy())?;
     }
     json.number_at("length", sum(Geometry::length))?;
+    json.number_at("left_out", found.data.left_out())?;
     json.number_at("groups", sum(|part| u64::from(part.groups())))?;
     json.number_at("data_shards", sum(Geometry::data_shards))?;
     json.number_at("parity_shards", sum(Geometry::parity_shards))?;

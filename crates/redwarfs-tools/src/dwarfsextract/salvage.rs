@@ -295,7 +295,7 @@ impl Repair<'_> {
         let zeros = copied.zeros(&found.data, &file).map_err(failed)?;
         drop(file);
         commit(out, NO_COPY)?;
-        say_zeros(&zeros, copy, self.logger);
+        say_zeros(recovery, &zeros, copy, self.logger);
         let (what, is) = match zeros.is_empty() {
             true => ("everything", "is the image as it was"),
             false => ("what it protects", "has the result"),
