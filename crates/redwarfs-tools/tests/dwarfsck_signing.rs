@@ -72,6 +72,10 @@ impl TestDir {
             );
             assert!(was == is, "{name}");
         }
+        // The name of a snapshot could be another one, but not its time.
+        let said = String::from_utf8(out.stderr).unwrap();
+        let has_time = said.contains("; the tree is of 2");
+        assert_eq!(has_time, how != "checksums", "{how}: {said}");
         None
     }
 

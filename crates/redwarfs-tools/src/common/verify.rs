@@ -38,10 +38,16 @@ pub fn log_verified(image: &Image, logger: &Logger) {
         return;
     };
     let time = utc(verified.time);
+    // Unlike the name of a snapshot, it is in the metadata, which was verified.
+    let made = image.metadata().create_timestamp();
+    let made = made.map_or_else(String::new, |made| {
+        let made = utc(i64::try_from(made).unwrap_or(i64::MAX));
+        format!("; the tree is of {made}")
+    });
     match &verified.signer {
-        Some(signer) => logger.info(format_args!("signed by {signer}, digests of {time}")),
+        Some(signer) => logger.info(format_args!("signed by {signer}, digests of {time}{made}")),
         None => logger.info(format_args!(
-            "the image has digests of {time}, nobody vouches for them"
+            "the image has digests of {time}, nobody vouches for them{made}"
         )),
     }
 }

@@ -62,7 +62,7 @@ const ACTIVE: &[MountOption] = &[
         "verify=WHAT",
         "checksums",
         "what the image must prove",
-        "One of `signed:KEY`, `digests` and `checksums`. With `signed:KEY`, the driver mounts only an image that is signed with the key: a public key of minisign or SSH, or a file with one. No byte that is not signed is interpreted. The driver says who has signed and when; if it is an older image than expected, somebody may have exchanged it. `digests` compares the image with its own digests, which anybody can make.",
+        "One of `signed:KEY`, `digests` and `checksums`. With `signed:KEY`, the driver mounts only an image that is signed with the key: a public key of minisign or SSH, or a file with one. No byte that is not signed is interpreted. The driver says who has signed and when; if it is an older image than expected, somebody may have exchanged it. Names and numbers of snapshots are not signed: with `snapshot`, somebody who can write to the file can give a signed snapshot the name of another one. The log says of which time the tree is. `digests` compares the image with its own digests, which anybody can make.",
         Effect::Value(|s, v| {
             s.open.verification = v.parsed(verification)?;
             Ok(())

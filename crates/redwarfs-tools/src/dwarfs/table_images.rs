@@ -47,7 +47,7 @@ pub(super) const SNAPSHOTS: MountOption = entry(
     "snapshots=NAME",
     "",
     "directory in the root with all snapshots",
-    "For example `snapshots=.snapshots`. The directory has a directory for each snapshot that the file has when it is mounted, under the name of the snapshot. Listings of the root leave *NAME* out, so `find`, `cp -a` and `tar` do not walk through all snapshots. At most 8 snapshots are open at a time, each with its metadata. They share the memory of `cachesize`. Opening one takes about as long as mounting it, and the mount answers other requests afterwards. With `verify`, each snapshot has to prove the same.",
+    "For example `snapshots=.snapshots`. The directory has a directory for each snapshot that the file has when it is mounted, under the name of the snapshot. Listings of the root leave *NAME* out, so `find`, `cp -a` and `tar` do not walk through all snapshots. At most 8 snapshots are open at a time, each with its metadata. They share the memory of `cachesize`. Opening one takes about as long as mounting it, and the mount answers other requests afterwards. With `verify`, each snapshot has to prove the same, and the table of snapshots has no digest: so *NAME* has the newest snapshot alone, or none.",
     Effect::Value(|s, v| {
         let name = v.text()?;
         if let Some(cause) = snapshot_name_error(name) {

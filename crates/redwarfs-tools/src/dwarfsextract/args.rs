@@ -68,7 +68,7 @@ pub(crate) struct Args {
           value_parser = whole(image_offset))]
     pub image_offset: ImageOffset,
 
-    /// Extract this snapshot instead of the newest one: its name or number, or a time
+    /// Extract this snapshot instead of the newest one: its name or number, or a time. Neither is signed: see --verify
     #[arg(long, value_name = "NAME|NUMBER|TIME", value_parser = whole(snapshot_choice))]
     pub snapshot: Option<SnapshotChoice>,
 
@@ -112,7 +112,7 @@ pub(crate) struct Args {
     pub strict: bool,
 
     /// What the image must prove: signed:KEY, digests or checksums. KEY is a public key of minisign or SSH, or a file
-    /// with one
+    /// with one. Names of snapshots are not signed: the log says of which time the tree is
     #[arg(long, value_name = "HOW", default_value = "checksums", value_parser = whole(verification),
           conflicts_with = "disable_integrity_check")]
     pub verify: Verification,
