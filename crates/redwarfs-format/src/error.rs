@@ -33,6 +33,9 @@ pub enum Error {
     /// The image may be fine, but needs a version, feature or codec that is not available.
     #[error("unsupported: {0}")]
     Unsupported(String),
+    /// The image has no such snapshot. The text says which it has.
+    #[error("{0}")]
+    NoSnapshot(String),
     /// The image contradicts itself or its checksums.
     #[error("corrupt image: {what}{at}")]
     Corrupt {
@@ -87,6 +90,7 @@ impl Error {
         match self {
             Self::NotAnImage(s) => Self::NotAnImage(s.clone()),
             Self::Unsupported(s) => Self::Unsupported(s.clone()),
+            Self::NoSnapshot(s) => Self::NoSnapshot(s.clone()),
             Self::Corrupt { what, at } => Self::Corrupt {
                 what: what.clone(),
                 at: *at,
@@ -124,6 +128,7 @@ mod tests {
         for error in [
             Error::NotAnImage("text".into()),
             Error::Unsupported("codec".into()),
+            Error::NoSnapshot("there is none".into()),
             Error::corrupt_at("bad sum", 4, 80619),
             Error::Unverified("no digests".into()),
             Error::Limit("large".into()),

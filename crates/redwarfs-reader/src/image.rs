@@ -153,7 +153,7 @@ impl Image {
     /// * [`Error::Unverified`]: there are no digests or no trusted signature, although they are asked for.
     /// * [`Error::Io`]: reading failed.
     ///
-    /// [`Error::Unsupported`] is also the error of a snapshot that does not exist.
+    /// [`Error::NoSnapshot`] is the error of a snapshot that does not exist.
     pub fn from_source(source: Arc<dyn Source>, options: &OpenOptions) -> Result<Self> {
         let container = locate::newest(&source, options)?;
         let Some(choice) = &options.snapshot else {

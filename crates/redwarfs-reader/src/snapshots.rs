@@ -17,6 +17,8 @@ use crate::options::{ImageOffset, OpenOptions};
 use crate::payload::Payloads;
 use crate::verify::{stored_digests, stored_signatures};
 
+/// Snapshots that an error names.
+const NAMED: usize = 5;
 /// Largest table of snapshots (256 MiB).
 const TABLE_LIMIT: u64 = 256 << 20;
 
@@ -40,7 +42,7 @@ impl SnapshotChoice {
     /// The snapshot of a table. A name comes before a number, and a number before a time.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there is none, or it is deleted.
+    /// [`Error::NoSnapshot`] if there is none, or it is deleted.
     pub fn find<'t>(&self, table: &'t SnapshotTable) -> Result<&'t Snapshot> {
         let number = self.text.parse().ok();
         let by_number = || {
@@ -55,7 +57,23 @@ impl SnapshotChoice {
             .named(&self.text)
             .or_else(by_number)
             .or_else(by_time)
-            .ok_or_else(|| Error::Unsupported(format!("there is no snapshot '{self}'")))
+            .ok_or_else(|| Error::NoSnapshot(self.missing_in(table)))
+    }
+
+    /// That a table has no such snapshot, and which it has: the newest ones.
+    fn missing_in(&self, table: &SnapshotTable) -> String {
+        let newest = table.present().rev().take(NAMED);
+        let mut named: Vec<String> = newest.map(|one| format!("'{}'", one.name)).collect();
+        named.reverse();
+        let all = table.present().count();
+        let (are, first) = match all {
+            0 => return format!("there is no snapshot '{self}', nor any other one"),
+            1 => ("is", ""),
+            2..=NAMED => ("are", ""),
+            _ => ("are", "older ones, "),
+        };
+        let named = named.join(", ");
+        format!("there is no snapshot '{self}'; there {are} {first}{named}")
     }
 }
 
@@ -140,7 +158,7 @@ pub(crate) fn newest_of_archive(
 /// no table. The tree of the generation is not opened.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if there is no such snapshot, or its data is gone; [`Error::Corrupt`] if the table is damaged, or
+/// [`Error::NoSnapshot`] if there is no such snapshot; [`Error::Unsupported`] if its data is gone; [`Error::Corrupt`] if the table is damaged, or
 /// does not say where the generation is; [`Error::Io`] if reading fails.
 pub fn sections_of_snapshot(
     source: &Arc<dyn Source>,

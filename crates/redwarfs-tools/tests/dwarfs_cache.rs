@@ -128,7 +128,7 @@ fn archives_of_blocks_larger_than_the_cache_decompress_them_once() {
     let args = args.map(Path::new).into_iter().chain([image.as_path()]);
     let output = support::must(support::DWARFSEXTRACT, args);
     let log = String::from_utf8_lossy(&output.stderr);
-    assert!(log.contains("decoded 1 blocks for "), "{log}");
+    assert!(log.contains("decoded 1 block for "), "{log}");
 }
 
 #[test]

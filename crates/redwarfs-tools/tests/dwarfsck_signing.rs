@@ -284,7 +284,11 @@ fn snapshots_are_verified_one_by_one() {
         place.expect(code, &[options, &[&option]].concat())
     };
     let text = place.expect(1, &verify);
-    assert!(text.contains("image: the image is not signed"), "{text}");
+    assert!(
+        text.contains("image: the newest snapshot is not signed (snapshot 1 '")
+            && text.contains("' is signed: --snapshot=1 verifies it)"),
+        "{text}"
+    );
     let text = of(&verify, "1", 0);
     assert!(
         text.starts_with("snapshot: 1 '")

@@ -271,7 +271,26 @@ fn the_difference_of_two_snapshots() {
         (&a["change"], &a["old_size"]),
         (&"content".into(), &30_000.into())
     );
-    assert!(place.bad(&["--diff", "1", "nothing"]).contains("'nothing'"));
+    let said = place.bad(&["--diff", "1", "nothing"]);
+    assert!(
+        said.contains("cannot find the snapshot: ")
+            && said.contains("there is no snapshot 'nothing'; there are '")
+            && said.contains(", 'second' (")
+            && !said.contains("unsupported"),
+        "{said}"
+    );
+    // What a time means is said.
+    let output = run(
+        DWARFSCK,
+        [place.image.to_str().unwrap(), "--diff", "1", "2999-01-01"],
+    );
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("from snapshot 1 '")
+            && said.contains("' of ")
+            && said.contains(" to 2 'second' of "),
+        "{said}"
+    );
 }
 
 #[test]

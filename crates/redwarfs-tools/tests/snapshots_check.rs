@@ -72,7 +72,7 @@ impl Nights {
     }
 
     /// What a check of all generations says, on both outputs.
-    fn all(&self, code: i32, more: &[&str]) -> (String, String) {
+    pub(crate) fn all(&self, code: i32, more: &[&str]) -> (String, String) {
         let output = self.check(&[&["--all-generations", "-d0"], more].concat());
         let [out, err] = [output.stdout, output.stderr].map(|bytes| text(&bytes));
         assert_eq!(output.status.code(), Some(code), "{out}{err}");

@@ -155,6 +155,33 @@ fn a_delta_file_leads_from_one_image_to_another() {
         let added = fs::read(Path::new(to).join("added")).unwrap();
         assert_eq!(added, fs::read(place.path("new/added")).unwrap());
     }
+    // They are joined for reading alone.
+    let cat = format!(
+        "('cat {} {} >NEW' joins them; then use NEW)",
+        place.text("old.im"),
+        place.text("delta")
+    );
+    for task in [
+        "--sign=none",
+        "--add-digests",
+        "--add-recovery=5%",
+        "--check-recovery",
+        "--pin-snapshot=1",
+        "--roll-back=1",
+        "--punch",
+        "--scrub=none",
+        "--salvage-report",
+    ] {
+        let output = run(DWARFSCK, [&joined, task]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.code() == Some(1) && said.contains(&cat),
+            "{task}: {said}"
+        );
+    }
+    let output = run(MKDWARFS, ["-i", &place.text("new"), "--append", &joined]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains(&cat), "{said}");
     // The same again, with any number of threads.
     for threads in ["-N1", "-N4"] {
         let again = place.delta(&[threads, "--no-history"]);

@@ -94,6 +94,7 @@ mod snapshots;
 mod snapshots_archive;
 mod snapshots_changed;
 mod snapshots_check;
+mod snapshots_cut;
 mod snapshots_delta;
 mod snapshots_mount;
 mod snapshots_newest;

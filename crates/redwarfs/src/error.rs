@@ -272,6 +272,7 @@ fn kind_of(error: &redwarfs_format::Error) -> ErrorKind {
         redwarfs_format::Error::Corrupt { .. } => ErrorKind::Corrupt,
         redwarfs_format::Error::Unverified(_) => ErrorKind::Unverified,
         redwarfs_format::Error::Unsupported(_) => ErrorKind::Unsupported,
+        redwarfs_format::Error::NoSnapshot(_) => ErrorKind::NotFound,
         redwarfs_format::Error::Limit(_) => ErrorKind::Limit,
         redwarfs_format::Error::Io(e) if e.kind() == io::ErrorKind::IsADirectory => {
             ErrorKind::IsADirectory

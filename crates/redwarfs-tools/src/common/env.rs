@@ -92,13 +92,10 @@ impl IoLayer {
             Err(e) if e.kind() == io::ErrorKind::NotFound => e,
             opened => return opened,
         };
-        let joined = |text: &&str| text.contains('+') && !is_remote(path);
-        let Some(text) = path.to_str().filter(joined) else {
+        let Some(parts) = joined_parts(path) else {
             return Err(missing);
         };
-        let parts = text
-            .split('+')
-            .map(|part| self.open_one(Path::new(part), cache));
+        let parts = parts.into_iter().map(|part| self.open_one(part, cache));
         let mut parts = parts.collect::<io::Result<Vec<_>>>()?;
         let deltas = parts.split_off(1);
         let Some(base) = parts.pop() else {
@@ -121,6 +118,14 @@ impl IoLayer {
             FileLocation::File(path) => Ok(Arc::new(FileSource::open(path)?)),
         }
     }
+}
+
+/// The paths of an image and its delta files, if a path that names no file is `IMAGE+DELTA...`.
+#[must_use]
+pub fn joined_parts(path: &Path) -> Option<Vec<&Path>> {
+    let joined = |text: &&str| text.contains('+') && !is_remote(path) && !path.exists();
+    let text = path.to_str().filter(joined)?;
+    Some(text.split('+').map(Path::new).collect())
 }
 
 /// The CPUs for a group of threads, if `DWARFS_WORKER_GROUP_AFFINITY` names it:

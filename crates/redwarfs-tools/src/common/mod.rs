@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod cli;
 pub mod console;
+pub mod cut;
 pub mod env;
 pub mod error;
 pub mod glob;

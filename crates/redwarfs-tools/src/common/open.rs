@@ -6,7 +6,7 @@ use redwarfs_format::Error;
 use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
 
 use super::env::{self, IoLayer};
-use super::error::{Result, ToolError, cause_at};
+use super::error::{Result, ToolError, cause_at, display_path};
 use super::program::{squashfs_advice, squashfs_in};
 use super::time::parse_date_time;
 
@@ -45,6 +45,25 @@ pub fn snapshot_choice(text: &str) -> std::result::Result<SnapshotChoice, String
     })
 }
 
+/// Refuses an image and its delta files, which are joined only for reading: `what` cannot be done.
+///
+/// # Errors
+/// How to join them.
+pub fn refuse_joined(what: &str, path: &Path) -> Result<()> {
+    let are_there = |parts: &Vec<&Path>| parts.iter().all(|part| part.exists());
+    let Some(parts) = env::joined_parts(path).filter(are_there) else {
+        return Ok(());
+    };
+    let parts: Vec<String> = parts.iter().map(|part| display_path(part)).collect();
+    Err(ToolError::new(what)
+        .path(path)
+        .cause("these are several files")
+        .hint(format!(
+            "'cat {} >NEW' joins them; then use NEW",
+            parts.join(" ")
+        )))
+}
+
 /// Opens an image, in the way that the environment chooses: see [`IoLayer`], and
 /// [`env::affinity`] for the group `blkcache`.
 ///
@@ -73,12 +92,14 @@ pub fn open_error(
         let (what, how) = squashfs_advice(at);
         advice = Some(format!("{what}: {how}"));
     }
-    let error = ToolError::new("cannot open image")
-        .path(path)
-        .cause(match &cause {
-            Error::Io(error) => cause_at(path, error),
-            other => other.to_string(),
-        });
+    let what = match &cause {
+        Error::NoSnapshot(_) => "cannot find the snapshot",
+        _ => "cannot open image",
+    };
+    let error = ToolError::new(what).path(path).cause(match &cause {
+        Error::Io(error) => cause_at(path, error),
+        other => other.to_string(),
+    });
     match advice {
         Some(advice) => error.hint(advice),
         None => error,
@@ -146,6 +167,7 @@ fn advise(error: &Error, spelling: Spelling) -> Option<String> {
                 None => String::from("the file is incomplete, or something follows the image"),
             })
         }
+        Error::NoSnapshot(_) => Some("dwarfsck --snapshots lists all".to_owned()),
         Error::Unsupported(what) if what.contains("version") || what.contains("feature") => Some(
             String::from("made by newer software: a newer version of this program may read it"),
         ),

@@ -14,6 +14,7 @@ use redwarfs_reader::check::{
 use redwarfs_reader::{Image, ImageOffset, OpenOptions};
 use redwarfs_recovery::Error;
 
+use super::cut;
 use super::error::{Result, ToolError};
 use super::recovery::{Access, FindError, Found, failure, find, sidecar_of};
 
@@ -150,7 +151,12 @@ impl<'a> Precheck<'a> {
         let older = report.findings.first();
         match first.or_else(|| older.map(|older| older.finding.to_string())) {
             None => Ok(()),
-            Some(what) => Err(refused(self.path, &what, &report, self.advice)),
+            Some(what) => {
+                let offset = ImageOffset::At(self.image.container().offset);
+                let advice = cut::advice(self.path, offset);
+                let advice = advice.as_deref().unwrap_or(self.advice);
+                Err(refused(self.path, &what, &report, advice))
+            }
         }
     }
 

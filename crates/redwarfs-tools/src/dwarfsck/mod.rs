@@ -102,6 +102,10 @@ fn run(args: &Args) -> Result<u8> {
     let workers = args.num_workers.unwrap_or_else(env::concurrency);
     if needs_file(args)? {
         remote::refuse("cannot do this", input)?;
+        // The copy is another file.
+        if args.snapshots.compact.is_none() {
+            open::refuse_joined("cannot do this", input)?;
+        }
     }
     if let Some(task) = recovery::Task::of(args)? {
         return recovery::run(args, task, input, workers, &logger);

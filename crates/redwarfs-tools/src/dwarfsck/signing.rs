@@ -23,6 +23,7 @@ use super::args::Args;
 use super::meter::with_bytes;
 use super::output::{Output, output_error};
 use super::recovery::{image_offset, lock, refuse_damage, say, warn_if_open};
+use super::snapshots::{last_signed, open};
 use crate::common::env::IoLayer;
 use crate::common::error::{EXIT_FAILURE, EXIT_OK, io_cause};
 use crate::common::json::JsonWriter;
@@ -464,9 +465,24 @@ impl Work<'_> {
             Some(snapshot) => failure
                 .cause(format!("snapshot '{}' {lacks}", snapshot.name))
                 .hint("--snapshots names those that are signed; each is signed while it is the newest"),
-            None if key.is_some() => failure.cause("the image is not signed"),
-            None => self.failed(what, Error::NoDigests),
+            None => match self.last_signed() {
+                Some(older) => failure
+                    .cause(format!("the newest snapshot {lacks}"))
+                    .hint(format!(
+                        "snapshot {} '{}' is signed: --snapshot={} verifies it",
+                        older.number, older.name, older.number
+                    )),
+                None if key.is_some() => failure.cause("the image is not signed"),
+                None => self.failed(what, Error::NoDigests),
+            },
         }
+    }
+
+    /// The newest snapshot that is signed, if the image can be opened and has several.
+    fn last_signed(&self) -> Option<Snapshot> {
+        let image = open(self.args, None, self.input, 1).ok()?;
+        let (table, _) = image.snapshot_tables().ok()?;
+        last_signed(&image, &table).cloned()
     }
 
     /// The image in a file, without its metadata being read.

@@ -38,7 +38,7 @@ pub(super) fn run(args: &Args, input: &Path, workers: usize, logger: &Logger) ->
             redwarfs_append::change(&lock(input)?, args.image_offset, &changes.changes).map(drop)
         }
     };
-    done.map_err(|e| failed("cannot change the snapshots", input, e))?;
+    done.map_err(|e| failed("cannot change the snapshots", input, args.image_offset, e))?;
     let lines = changes.lines(dry_run);
     if lines.is_empty() && !args.json {
         return match dry_run {
@@ -63,7 +63,7 @@ impl Changes {
             ));
         }
         let number = |choice: &SnapshotChoice| -> Result<GenerationNo> {
-            Ok(find(choice, &before, input)?.number)
+            Ok(find(choice, &before, input, args.image_offset)?.number)
         };
         let mut changes = Vec::new();
         if let Some([old, new]) = own.rename_snapshot.as_deref() {
@@ -78,7 +78,7 @@ impl Changes {
         let named = own.delete_snapshot.iter().map(number);
         let named: BTreeSet<GenerationNo> = named.collect::<Result<_>>()?;
         changes.extend(named.into_iter().map(TableChange::Delete));
-        let fail = |e| failed("cannot change the snapshots", input, e);
+        let fail = |e| failed("cannot change the snapshots", input, args.image_offset, e);
         let mut after = before.clone();
         for change in &changes {
             change.apply(&mut after).map_err(fail)?;

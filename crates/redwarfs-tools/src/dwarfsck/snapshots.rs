@@ -10,7 +10,7 @@ use redwarfs_append::{
 use redwarfs_format::metadata::FileType;
 use redwarfs_format::section::{HiddenClass, SectionType, Snapshot, SnapshotTable};
 use redwarfs_io::{AtomicFile, LockedFile, Medium, Overwrite};
-use redwarfs_reader::{Image, SnapshotChoice};
+use redwarfs_reader::{Image, ImageOffset, SnapshotChoice};
 use redwarfs_rewrite::merge::MergeOptions;
 use redwarfs_writer::{Counters, Level, Progress};
 use serde_json::json;
@@ -19,6 +19,7 @@ use super::args::Args;
 use super::output::{Output, output_error, shown};
 use super::recovery::say;
 use super::{open_error, open_options, snapshot_changes};
+use crate::common::cut;
 use crate::common::env::IoLayer;
 use crate::common::error::{EXIT_OK, cause_at, display_path, io_cause};
 use crate::common::json::JsonWriter;
@@ -87,15 +88,16 @@ pub(super) fn summary_json<W: std::io::Write>(
     json.end_object()
 }
 
-fn warn_of_old_signature(image: &Image, table: &SnapshotTable, logger: &Logger) {
+/// The last snapshot that is signed.
+pub(super) fn last_signed<'t>(image: &Image, table: &'t SnapshotTable) -> Option<&'t Snapshot> {
     let mut latest = table.present().rev().take(LOOKED_AT);
-    if latest
-        .next()
-        .is_none_or(|newest| image.snapshot_is_signed(newest))
-    {
-        return;
-    }
-    if let Some(signed) = latest.find(|older| image.snapshot_is_signed(older)) {
+    latest.find(|one| image.snapshot_is_signed(one))
+}
+
+fn warn_of_old_signature(image: &Image, table: &SnapshotTable, logger: &Logger) {
+    let newest = table.present().next_back();
+    let older = |signed: &&Snapshot| newest.is_some_and(|newest| newest.number != signed.number);
+    if let Some(signed) = last_signed(image, table).filter(older) {
         logger.warn(format_args!(
             "the newest snapshot is not signed; the last one that is: {} '{}'",
             signed.number, signed.name
@@ -184,8 +186,13 @@ pub(super) fn run(
 ) -> Result<u8> {
     need_stdout()?;
     match task {
-        Task::List => list(args, &open(args, None, input, workers)?)?,
-        Task::Diff(old, new) => diff(args, [old, new], input, workers)?,
+        Task::List => {
+            if let Some(advice) = cut::advice(input, args.image_offset) {
+                logger.warn(format_args!("{}: {advice}", display_path(input)));
+            }
+            list(args, &open(args, None, input, workers)?)?;
+        }
+        Task::Diff(old, new) => diff(args, [old, new], input, workers, logger)?,
         Task::RollBack(choice) => roll_back(args, choice, input, workers, logger)?,
         Task::Change => snapshot_changes::run(args, input, workers, logger)?,
         Task::Punch => punch(args, input, workers, logger)?,
@@ -194,7 +201,8 @@ pub(super) fn run(
     Ok(EXIT_OK)
 }
 
-pub(super) fn failed(what: &str, path: &Path, error: Error) -> ToolError {
+/// `offset` is that of the image.
+pub(super) fn failed(what: &str, path: &Path, offset: ImageOffset, error: Error) -> ToolError {
     let failure = ToolError::new(what).path(path);
     match &error {
         Error::Io(e) => failure.cause(cause_at(path, e)),
@@ -208,6 +216,10 @@ pub(super) fn failed(what: &str, path: &Path, error: Error) -> ToolError {
                  continued; dwarfsextract --snapshot extracts each tree",
             ),
         Error::Pinned(_) => failure.cause(error).hint("--unpin-snapshot allows it"),
+        Error::Unfit(_) => match cut::advice(path, offset) {
+            Some(advice) => failure.cause(error).hint(advice),
+            None => failure.cause(error),
+        },
         Error::Recovery => failure
             .cause(error)
             .hint("if it ends the file, --remove-recovery removes it; --compact writes a copy without it"),
@@ -312,8 +324,29 @@ fn write_json(
     json.finish()
 }
 
-fn diff(args: &Args, choices: [&SnapshotChoice; 2], input: &Path, workers: usize) -> Result<()> {
-    let [old, new] = choices.map(|choice| open(args, Some(choice), input, workers));
+fn diff(
+    args: &Args,
+    choices: [&SnapshotChoice; 2],
+    input: &Path,
+    workers: usize,
+    logger: &Logger,
+) -> Result<()> {
+    let table = table(&open(args, None, input, workers)?)?;
+    let [old, new] = choices.map(|choice| find(choice, &table, input, args.image_offset));
+    let (old, new) = (old?, new?);
+    // Others are named by the caller.
+    let by_time = |(choice, found): (&SnapshotChoice, &Snapshot)| {
+        choice.text != found.name && choice.text.parse() != Ok(found.number.0)
+    };
+    if !args.quiet && choices.into_iter().zip([old, new]).any(by_time) {
+        let named = [old, new].map(|one| {
+            let time = LocalTime::from_unix(one.seconds).date_time();
+            format!("{} '{}' of {time}", one.number, one.name)
+        });
+        logger.info(format_args!("from snapshot {} to {}", named[0], named[1]));
+    }
+    let opened = choices.map(|choice| open(args, Some(choice), input, workers));
+    let [old, new] = opened;
     let (old, new) = (old?, new?);
     let mut out = Output::new();
     let mut stopped = Ok(());
@@ -382,16 +415,19 @@ pub(super) fn lock(input: &Path) -> Result<Arc<dyn Medium>> {
     Ok(Arc::new(locked))
 }
 
+/// The snapshot that a user names.
 pub(super) fn find<'t>(
     choice: &SnapshotChoice,
     table: &'t SnapshotTable,
     path: &Path,
+    offset: ImageOffset,
 ) -> Result<&'t Snapshot> {
     choice.find(table).map_err(|e| {
+        let advice = cut::advice(path, offset);
         ToolError::new("cannot find the snapshot")
             .path(path)
             .cause(ToolError::from(e))
-            .hint("--snapshots lists all")
+            .hint(advice.unwrap_or_else(|| "--snapshots lists all".to_owned()))
     })
 }
 
@@ -415,7 +451,7 @@ fn roll_back(
 ) -> Result<()> {
     let image = open(args, None, input, workers)?;
     let table = table(&image)?;
-    let found = find(choice, &table, input)?;
+    let found = find(choice, &table, input, args.image_offset)?;
     let later = table.snapshots.iter().filter(|s| s.number > found.number);
     let lost = later.count() as u64;
     let later = counted(lost, "later snapshot", "later snapshots");
@@ -426,7 +462,7 @@ fn roll_back(
     } else {
         redwarfs_append::roll_back(&lock(input)?, args.image_offset, choice)
     };
-    let cut = cut.map_err(|e| failed("cannot roll back", input, e))?;
+    let cut = cut.map_err(|e| failed("cannot roll back", input, args.image_offset, e))?;
     let done = json!({
         "dry_run": dry_run,
         "rolled_back": {"number": found.number.0, "name": found.name, "later": lost, "bytes": cut},
@@ -506,13 +542,16 @@ fn punch(args: &Args, input: &Path, workers: usize, logger: &Logger) -> Result<(
             .path(input)
             .cause("the file system has no holes")
             .hint("--compact writes a smaller copy"),
-        e => failed(what, input, e),
+        e => failed(what, input, args.image_offset, e),
     };
     let report = |verb: &str, done: &Punched| {
+        let what = match (done.blocks, done.bytes) {
+            (0, 1..) => "the metadata".to_owned(),
+            (blocks, _) => counted(u64::from(blocks), "block", "blocks"),
+        };
         format!(
-            "{verb} {} in {} of {}",
+            "{verb} {} in {what} of {}",
             format_size(done.bytes),
-            counted(u64::from(done.blocks), "block", "blocks"),
             counted(
                 u64::from(done.snapshots),
                 "deleted snapshot",
@@ -555,7 +594,14 @@ fn compact(
     logger: &Logger,
 ) -> Result<()> {
     let image = open(args, None, input, workers)?;
-    let fail = |e| failed("cannot compact", input, e);
+    let fail = |e| failed("cannot compact", input, args.image_offset, e);
+    // The copy would not have the snapshots that a cut table names.
+    if let Some(advice) = cut::advice(input, args.image_offset) {
+        return Err(ToolError::new("cannot compact")
+            .path(input)
+            .cause("something that is not complete follows the image")
+            .hint(advice));
+    }
     let plan = Compaction::of(&image).map_err(fail)?;
     let own = &args.snapshots;
     let report = |verb: &str, done: &Compacted| {
@@ -578,8 +624,8 @@ fn compact(
             "{size} {}: {}{archived}, {} of {} left",
             format_size(done.old_size),
             counted(u64::from(done.snapshots), "snapshot", "snapshots"),
-            counted(u64::from(done.live_blocks), "block", "blocks"),
-            done.blocks
+            done.live_blocks,
+            counted(u64::from(done.blocks), "block", "blocks")
         )
     };
     let in_json = |done: &Compacted| {

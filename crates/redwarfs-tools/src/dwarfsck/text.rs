@@ -9,6 +9,7 @@ use redwarfs_reader::check::{SectionList, SectionOutcome};
 
 use super::checked::Checked;
 use super::detail::{Detail, Feature};
+use super::message::counted;
 use super::output::{Failures, Output};
 use super::overview::{
     self, QUANTILES, Scatter, Sum, Summary, category_name, flag_names, quantile,
@@ -304,8 +305,8 @@ fn summary(image: &Image, checked: &Checked, details: bool, out: &mut Output) ->
         out.line("categories:")?;
         for (name, sum) in &summary.categories {
             out.line(&format!(
-                "  {name}: {} blocks, {}",
-                sum.blocks,
+                "  {name}: {}, {}",
+                counted(sum.blocks, "block"),
                 category_sizes(*sum)
             ))?;
         }

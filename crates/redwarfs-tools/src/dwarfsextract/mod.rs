@@ -221,15 +221,16 @@ fn run(args: &Args) -> Result<u8> {
     };
     if matches!(destination, Destination::Directory(_)) {
         logger.verbose(format_args!(
-            "decoded {} blocks, at most {} of them in memory at a time",
-            summary.blocks,
+            "decoded {}, at most {} of them in memory at a time",
+            counted(summary.blocks, "block", "blocks"),
             format_size(summary.peak_block_bytes)
         ));
     } else {
         let stats = image.cache_stats();
         logger.verbose(format_args!(
-            "decoded {} blocks for {} requests",
-            stats.blocks_created, stats.requests
+            "decoded {} for {}",
+            counted(stats.blocks_created, "block", "blocks"),
+            counted(stats.requests, "request", "requests")
         ));
     }
     if summary.damaged > 0 {

@@ -202,7 +202,12 @@ fn say_what(found: &Salvage, logger: &Logger) {
         let count = found
             .image()
             .map_or(0, |image| image.container().block_count());
-        logger.warn(format_args!("{} of {count} blocks are lost", lost.len()));
+        let are = if lost.len() == 1 { "is" } else { "are" };
+        logger.warn(format_args!(
+            "{} of {} {are} lost",
+            lost.len(),
+            counted(u64::from(count), "block", "blocks")
+        ));
     }
 }
 

@@ -10,13 +10,15 @@ use redwarfs_append::{Base, BaseOptions, Error, InPlace, Trust};
 use redwarfs_format::metadata::Timestamp;
 use redwarfs_format::section::{SectionType, snapshot_time_name};
 use redwarfs_io::{FileSource, Source as _};
-use redwarfs_reader::CheckOptions;
+use redwarfs_reader::{CheckOptions, ImageOffset};
 
 use super::args::Args;
 use super::output::Target;
+use crate::common::cut;
 use crate::common::env::concurrency;
 use crate::common::error::{cause_at, display_path};
 use crate::common::number::format_size;
+use crate::common::open::refuse_joined;
 use crate::common::protect::{Precheck, Protected};
 use crate::common::{Logger, Result, ToolError, remote};
 
@@ -67,6 +69,7 @@ impl<'a> Continued<'a> {
             return Ok(None);
         };
         let path = remote::local("cannot append", path)?;
+        refuse_joined("cannot append", &path)?;
         let sec = i64::try_from(time).unwrap_or(i64::MAX);
         let named = args.append.snapshot_name.as_ref();
         let name = named.map_or_else(|| snapshot_time_name(sec), String::clone);
@@ -203,9 +206,13 @@ pub(super) fn failure(path: &Path, error: Error) -> ToolError {
     let failure = ToolError::new("cannot append").path(path);
     match &error {
         Error::Io(e) => failure.cause(cause_at(path, e)),
-        Error::Unfit(_) => failure.cause(&error).hint(
-            "mkdwarfs --recompress=none makes an image with an index, and without what follows it",
-        ),
+        Error::Unfit(_) => {
+            let other = "mkdwarfs --recompress=none makes an image with an index, and without what follows it";
+            let advice = cut::advice(path, ImageOffset::Auto);
+            failure
+                .cause(&error)
+                .hint(advice.unwrap_or_else(|| other.to_owned()))
+        }
         Error::Exists(_) | Error::Name { .. } => failure
             .cause(&error)
             .hint("--snapshot-name chooses another name"),
