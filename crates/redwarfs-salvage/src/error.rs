@@ -10,6 +10,14 @@ pub enum Error {
     /// No section was found in the file.
     #[error("no section of an image was found")]
     Nothing,
+    /// The tree of a chosen snapshot cannot be told from others.
+    #[error("snapshot '{name}': {why}")]
+    Snapshot {
+        /// What the caller calls it.
+        name: String,
+        /// The reason.
+        why: String,
+    },
     /// The tree contradicts itself.
     #[error(transparent)]
     Format(#[from] redwarfs_format::Error),

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod blocks;
+mod chosen;
 mod error;
 mod find;
 mod generation;

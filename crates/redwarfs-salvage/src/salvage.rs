@@ -9,6 +9,7 @@ use redwarfs_format::section::SectionType;
 use redwarfs_io::Source;
 use redwarfs_reader::{Image, OpenOptions};
 
+use crate::chosen::Chosen;
 use crate::error::{Error, Result};
 use crate::find::{Finder, FoundSection};
 use crate::generation::generations;
@@ -21,6 +22,7 @@ pub struct Salvage {
     sections: Vec<FoundSection>,
     tree: Option<Tree>,
     passed_over: Vec<String>,
+    is_chosen: bool,
 }
 
 #[derive(Debug)]
@@ -32,11 +34,11 @@ struct Tree {
 }
 
 impl Salvage {
-    /// Searches a whole file. `options` say how the tree is opened, except for its place. `done` gets the number of
-    /// bytes after each piece.
+    /// Searches a whole file. `options` say how the tree is opened, except for its place. With a snapshot, its tree is the one
+    /// that an intact table of snapshots names. `done` gets the number of bytes after each piece.
     ///
     /// # Errors
-    /// [`Error::Nothing`] if there is no section at all, [`Error::Io`] if the length of the file is not known,
+    /// [`Error::Snapshot`] if there is no intact table, or the tree of the snapshot is not intact; [`Error::Nothing`] if there is no section at all, [`Error::Io`] if the length of the file is not known,
     /// [`Error::Interrupted`] if `stop` is set. Bytes that cannot be read count as damaged.
     pub fn of(
         source: Arc<dyn Source>,
@@ -60,12 +62,16 @@ impl Salvage {
         // Whoever uses the tree checks what it uses; blocks may be fewer than the tree needs.
         options.check = false;
         options.lazy_metadata = false;
+        let choice = options.snapshot.take();
+        let chosen = choice.map(|choice| Chosen::of(&choice, source.as_ref(), &sections));
+        let chosen = chosen.transpose()?;
         let mut tree = None;
         let mut passed_over = Vec::new();
         for generation in generations(source.as_ref(), &sections)? {
             let container = generation.container(len);
             let reader: Arc<dyn Source> = Arc::clone(&source) as Arc<dyn Source>;
             match Image::from_container(reader, container, &options) {
+                Ok(image) if chosen.as_ref().is_some_and(|chosen| !chosen.is(&image)) => {}
                 Ok(image) => {
                     tree = Some(Tree {
                         image,
@@ -75,17 +81,22 @@ impl Salvage {
                     });
                     break;
                 }
+                Err(_) if chosen.is_some() => {}
                 Err(error) => passed_over.push(format!(
                     "the tree at offset {} cannot be used: {error}",
                     generation.at()
                 )),
             }
         }
+        if let (Some(chosen), None) = (&chosen, &tree) {
+            return Err(chosen.lost());
+        }
         Ok(Self {
             source,
             sections,
             tree,
             passed_over,
+            is_chosen: chosen.is_some(),
         })
     }
 
@@ -125,9 +136,10 @@ impl Salvage {
         &self.passed_over
     }
 
-    /// Offsets of metadata behind the tree that is damaged: what the tree shows is older.
+    /// Offsets of metadata behind the tree that is damaged: what the tree shows is older. None if the tree is that of a chosen
+    /// snapshot.
     pub fn newer_damaged(&self) -> impl Iterator<Item = u64> {
-        let at = self.tree_at();
+        let at = self.tree_at().filter(|_| !self.is_chosen);
         self.sections
             .iter()
             .filter(move |section| at.is_some_and(|at| section.at > at))

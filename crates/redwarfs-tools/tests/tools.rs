@@ -86,6 +86,7 @@ mod remote_stalls;
 mod rewrite;
 mod rewrite_refused;
 mod s3;
+mod salvage_snapshots;
 mod salvage_tools;
 mod scrub;
 mod several_images;

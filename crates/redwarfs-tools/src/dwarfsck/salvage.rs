@@ -17,7 +17,7 @@ use crate::common::number::{counted, format_size};
 use crate::common::os::stop_flag;
 use crate::common::recovery::{Access, find, open};
 use crate::common::{Logger, Result, ToolError};
-use crate::dwarfsextract::{write_file, write_found};
+use crate::dwarfsextract::{failed, write_file, write_found};
 
 /// Ranges that a line names.
 const SHOWN: usize = 3;
@@ -25,10 +25,7 @@ const SHOWN: usize = 3;
 pub(super) fn run(args: &Args, input: &Path, logger: &Logger) -> Result<u8> {
     let what = "cannot salvage";
     let stop = stop_flag().map_err(|e| ToolError::new("cannot handle signals").io(&e))?;
-    let failed = |e: Error| match &e {
-        Error::Io(e) => ToolError::new(what).path(input).io(e),
-        other => ToolError::new(what).path(input).cause(other),
-    };
+    let failed = |e: Error| failed(input, &e);
     let source: Arc<dyn Source> = Arc::new(open(input, what)?);
     let total = source.len().unwrap_or(0);
     let options = open_options(args, 1);
@@ -43,8 +40,10 @@ pub(super) fn run(args: &Args, input: &Path, logger: &Logger) -> Result<u8> {
     });
     logger.verbose(format_args!("searched {took}"));
     let found = found.map_err(|e| match recovery {
-        true => failed(e).hint("there is recovery data: --check-recovery says what it can repair"),
-        false => failed(e),
+        true if !matches!(e, Error::Snapshot { .. }) => {
+            failed(e).hint("there is recovery data: --check-recovery says what it can repair")
+        }
+        _ => failed(e),
     })?;
     let mut damaged: Vec<DamagedFile> = Vec::new();
     found

@@ -38,7 +38,7 @@ use destination::{Destination, abort};
 use listener::Listener;
 pub(crate) use patterns::Patterns;
 use salvage::Salvaging;
-pub(crate) use salvage::{write_file, write_found};
+pub(crate) use salvage::{failed, write_file, write_found};
 
 const TOOL: &str = "dwarfsextract";
 

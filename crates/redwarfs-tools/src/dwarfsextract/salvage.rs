@@ -37,8 +37,13 @@ pub(super) struct Salvaging<'a> {
     damaged: Vec<DamagedFile>,
 }
 
-fn failed(path: &Path, error: &Error) -> ToolError {
+/// The error of a file that cannot be salvaged.
+pub(crate) fn failed(path: &Path, error: &Error) -> ToolError {
     match error {
+        Error::Snapshot { .. } => ToolError::new(WHAT)
+            .path(path)
+            .cause(error)
+            .hint("without --snapshot, the newest tree that is intact comes out"),
         Error::Io(e) => ToolError::new(WHAT).path(path).io(e),
         other => ToolError::new(WHAT).path(path).cause(other),
     }
