@@ -32,6 +32,7 @@ mod map;
 mod os;
 pub mod path;
 pub mod place;
+pub mod process;
 mod source;
 pub mod spill;
 

@@ -3,7 +3,7 @@
 //! [`RemoteSource`] reads an object of a server: `http://`, `https://`, `s3://`, `gs://` and `az://`. [`Upload`] makes a
 //! new one in an object store. This crate is the
 //! only one with an asynchronous runtime. Its two threads start with the first object that is opened, so a program
-//! may fork before that. After a fork, objects that were opened before it give errors.
+//! may fork before that. After a fork, objects that were opened before it give errors, and can be opened anew.
 //!
 //! ```no_run
 //! use redwarfs_io::Source;

@@ -4,10 +4,11 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use redwarfs_io::process::Process;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::time::sleep;
 
@@ -27,8 +28,15 @@ pub(crate) const STOP_POLL: Duration = Duration::from_millis(50);
 #[derive(Debug, Clone)]
 pub(crate) struct Threads {
     runtime: Arc<Runtime>,
-    process: u32,
+    process: Process,
     clients: Arc<Clients>,
+}
+
+/// The threads of one process, and those of the children that have used them. A child does not end those of its parent:
+/// they do not exist there. It takes no lock, which a thread that does not exist there could hold.
+struct Started {
+    threads: Threads,
+    next: OnceLock<Box<Started>>,
 }
 
 impl Threads {
@@ -37,26 +45,42 @@ impl Threads {
     /// # Errors
     /// They cannot be started.
     pub(crate) fn get() -> io::Result<Self> {
-        static STARTED: Mutex<Option<Threads>> = Mutex::new(None);
-        let process = std::process::id();
-        let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(threads) = started.as_ref().filter(|found| found.process == process) {
-            return Ok(threads.clone());
+        static FIRST: OnceLock<Box<Started>> = OnceLock::new();
+        let mut place = &FIRST;
+        loop {
+            match place.get() {
+                Some(started) if started.threads.process.is_current() => {
+                    return Ok(started.threads.clone());
+                }
+                Some(started) => place = &started.next,
+                None => {
+                    let started = Started {
+                        threads: Self::start()?,
+                        next: OnceLock::new(),
+                    };
+                    if let Err(late) = place.set(Box::new(started)) {
+                        // Another thread was faster. An asynchronous program must not wait here.
+                        if let Some(runtime) = Arc::into_inner(late.threads.runtime) {
+                            runtime.shutdown_background();
+                        }
+                    }
+                }
+            }
         }
+    }
+
+    fn start() -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(THREADS)
             .max_blocking_threads(RESOLVERS)
             .thread_name("redwarfs-net")
             .enable_all()
             .build()?;
-        let threads = Self {
+        Ok(Self {
             runtime: Arc::new(runtime),
-            process,
+            process: Process::current(),
             clients: Arc::new(Clients::new()),
-        };
-        // Those of the parent, if there are any, do not exist here: nothing can be ended.
-        std::mem::forget(started.replace(threads.clone()));
-        Ok(threads)
+        })
     }
 
     /// Whether this is the process that they run in.
@@ -64,7 +88,7 @@ impl Threads {
     /// # Errors
     /// It is not.
     pub(crate) fn check(&self) -> io::Result<()> {
-        if self.process == std::process::id() {
+        if self.process.is_current() {
             return Ok(());
         }
         Err(io::Error::other(

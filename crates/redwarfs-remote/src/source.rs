@@ -114,7 +114,9 @@ impl RemoteSource {
             remembered => {
                 let opening = opening::first(&object, &limits, remembered);
                 let found = match &stop {
-                    Some(stop) => threads.block_on_until(stop, opening).flatten(),
+                    Some(stop) => threads
+                        .block_on_until(stop, opening)
+                        .and_then(|found| found),
                     None => threads.block_on(opening),
                 };
                 found.map_err(failed)?

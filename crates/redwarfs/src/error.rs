@@ -11,7 +11,7 @@ use redwarfs_format::metadata::FileType;
 #[non_exhaustive]
 pub enum Error {
     /// The image cannot be opened.
-    #[error("cannot open image: {}{source}", prefix(path))]
+    #[error("cannot open image: {}{}", prefix(path), without(path, source))]
     Open {
         /// Path of the image file; empty if the image is no file.
         path: PathBuf,
@@ -100,6 +100,19 @@ fn prefix(path: &Path) -> String {
     }
 }
 
+/// The text of an error, without the path where that of the system or of a server begins with it.
+fn without(path: &Path, error: &redwarfs_format::Error) -> String {
+    let redwarfs_format::Error::Io(error) = error else {
+        return error.to_string();
+    };
+    let text = error.to_string();
+    let named = format!("{}: ", path.display());
+    match text.strip_prefix(&named) {
+        Some(cause) => cause.to_owned(),
+        None => text,
+    }
+}
+
 impl Error {
     /// The path that the error is about, in the image or outside; `None` if there is no single one.
     #[must_use]
@@ -124,7 +137,8 @@ impl Error {
     #[must_use]
     pub fn cause(&self) -> String {
         match self {
-            Self::Open { source, .. } | Self::Read { source, .. } => source.to_string(),
+            Self::Open { path, source } => without(path, source),
+            Self::Read { source, .. } => source.to_string(),
             Self::Input { source, .. } => source.to_string(),
             Self::NotFound(_) => "not found in the image".to_owned(),
             Self::WrongType { wanted, .. } => format!("not a {wanted} in the image"),
@@ -223,6 +237,13 @@ impl Error {
     pub fn errno(&self) -> i32 {
         use rustix::io::Errno;
         let number = match self {
+            // The entry is there, but the object that the image is in is gone.
+            Self::Read {
+                source: redwarfs_format::Error::Io(e),
+                ..
+            } if e.kind() == io::ErrorKind::NotFound && e.raw_os_error().is_none() => {
+                Some(Errno::STALE)
+            }
             Self::Open { source, .. } | Self::Read { source, .. } => errno_of(source),
             Self::Input { source, .. } | Self::Output(source) => Some(errno_of_io(source)),
             #[cfg(feature = "signatures")]
@@ -280,6 +301,9 @@ fn kind_of(error: &redwarfs_format::Error) -> ErrorKind {
         redwarfs_format::Error::Io(e) if e.kind() == io::ErrorKind::NotADirectory => {
             ErrorKind::NotADirectory
         }
+        redwarfs_format::Error::Io(e) if e.kind() == io::ErrorKind::Unsupported => {
+            ErrorKind::Unsupported
+        }
         _ => ErrorKind::Io,
     }
 }
@@ -309,6 +333,8 @@ fn errno_of_io(error: &io::Error) -> rustix::io::Errno {
         io::ErrorKind::QuotaExceeded => Errno::DQUOT,
         io::ErrorKind::FileTooLarge => Errno::FBIG,
         io::ErrorKind::BrokenPipe => Errno::PIPE,
+        io::ErrorKind::NotConnected => Errno::NOTCONN,
+        io::ErrorKind::ConnectionAborted => Errno::CONNABORTED,
         io::ErrorKind::OutOfMemory => Errno::NOMEM,
         io::ErrorKind::TimedOut => Errno::TIMEDOUT,
         io::ErrorKind::Interrupted => Errno::INTR,

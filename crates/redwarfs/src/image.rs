@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use redwarfs_format::metadata::{FileType, Stat};
-use redwarfs_io::place::{FileLocation, shown_name};
-use redwarfs_io::{FileSource, Source};
+use redwarfs_io::Source;
+use redwarfs_io::place::shown_name;
 use redwarfs_reader::OpenOptions;
 
 use crate::entry::{DirEntry, ReadDir, Walk};
 use crate::error::{DIRECTORY, Error, Result};
 use crate::file::File;
 use crate::resolve::{LastLink, resolve};
+use crate::source::open_source;
 
 /// An open image. Clones share the image and its cache of decompressed blocks.
 ///
@@ -38,27 +39,6 @@ use crate::resolve::{LastLink, resolve};
 #[derive(Debug, Clone)]
 pub struct Image(redwarfs_reader::Image);
 
-/// The bytes of a file, or of an object of a server.
-fn source_of(path: &Path, options: &OpenOptions) -> std::io::Result<Arc<dyn Source>> {
-    #[cfg(not(feature = "remote"))]
-    let _ = options;
-    match FileLocation::of(path)? {
-        FileLocation::File(path) => Ok(Arc::new(FileSource::open(path)?)),
-        #[cfg(feature = "remote")]
-        FileLocation::Remote(url) => {
-            use redwarfs_remote::{Limits, RemoteSource};
-            let cache = options.disk_cache.as_ref();
-            let source = RemoteSource::open_cached(url, Limits::default(), cache)?;
-            Ok(Arc::new(source))
-        }
-        #[cfg(not(feature = "remote"))]
-        FileLocation::Remote(_) => Err(std::io::Error::new(
-            std::io::ErrorKind::Unsupported,
-            "unsupported: this program was built without the feature 'remote'",
-        )),
-    }
-}
-
 impl Image {
     /// Opens an image file. Other bytes may precede the image in its file, such as a program that
     /// mounts it.
@@ -79,13 +59,12 @@ impl Image {
     /// As [`Image::open`].
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         let path = path.as_ref();
-        let failed = |source| Error::Open {
+        let source = open_source(path, options.disk_cache.as_ref(), None)?;
+        let image = redwarfs_reader::Image::from_source(source, options);
+        image.map(Self).map_err(|source| Error::Open {
             path: shown_name(path).into_owned(),
             source,
-        };
-        let source = source_of(path, options).map_err(|e| failed(e.into()))?;
-        let image = redwarfs_reader::Image::from_source(source, options);
-        image.map(Self).map_err(failed)
+        })
     }
 
     /// Opens an image that a [`Source`] holds: memory, a part of a file, a network.

@@ -70,7 +70,7 @@
 //! `zstd`, `lzma`, `lz4`, `brotli`, `ricepp` and `flac` are the codecs; all are on by default. `flac` builds libFLAC,
 //! which needs cmake. Reading a block with a codec that is off gives [`FormatError::Unsupported`]. `libarchive` (on)
 //! adds the archive formats that libarchive writes, if the library can be loaded. `signatures` (on) adds [`verification`],
-//! with the keys of minisign and SSH.
+//! with the keys of minisign and SSH. `remote` (off) opens images on servers by their URL.
 #![forbid(unsafe_code)]
 
 mod builder;
@@ -84,6 +84,7 @@ mod many;
 mod messages;
 mod named;
 mod resolve;
+mod source;
 #[cfg(feature = "signatures")]
 mod verification;
 
@@ -104,6 +105,7 @@ pub use extract::{Extracted, extract, extract_with};
 pub use file::File;
 pub use image::Image;
 pub use named::{OPTION_NAMES, set_option};
+pub use source::open_source;
 #[cfg(feature = "signatures")]
 pub use verification::verification;
 

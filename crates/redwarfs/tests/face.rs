@@ -127,10 +127,11 @@ fn errors_have_kinds_and_one_line() {
         assert_eq!(kind(error), wanted, "{text}");
     }
     let missing = Image::open(dir.join("missing")).unwrap_err();
-    assert!(
-        missing.to_string().starts_with("cannot open image: "),
-        "{missing}"
-    );
+    let (text, path) = (missing.to_string(), dir.join("missing"));
+    let start = format!("cannot open image: {}: ", path.display());
+    assert!(text.starts_with(&start), "{text}");
+    assert_eq!(text.matches("missing").count(), 1, "{text}");
+    assert!(!missing.cause().contains("missing"), "{text}");
     assert_eq!(kind(missing), io::ErrorKind::NotFound);
     assert_eq!(
         kind(Image::open(dir.join("top")).unwrap_err()),
@@ -292,4 +293,13 @@ fn damage_is_an_error_of_the_files_that_it_affects() {
             .contains("top")
     );
     assert_eq!(damaged.walk().filter(Result::is_ok).count(), 12);
+}
+
+#[cfg(not(feature = "remote"))]
+#[test]
+fn urls_of_servers_need_a_feature() {
+    let e = Image::open("http://someone:hidden@localhost:1/a?hidden").unwrap_err();
+    assert_eq!(e.kind(), redwarfs::ErrorKind::Unsupported);
+    let text = e.to_string();
+    assert!(text.contains("http://localhost:1/a?...: unsupported: this program was built without the feature 'remote'"), "{text}");
 }

@@ -116,6 +116,9 @@ struct SharedDiskCache {
 }
 
 impl DiskCache {
+    /// Bytes that entries may take, unless the user says otherwise (10 GiB).
+    pub const DEFAULT_LIMIT: u64 = 10 << 30;
+
     /// Uses the directory `path`, which is made if it is missing, readable by its owner only. Entries take at most about
     /// `limit` bytes: those that were not used for the longest time go first.
     ///

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::CacheKey;
 use super::store::Store;
+use crate::process::Process;
 
 /// Bytes that wait to be written. Beyond them, entries are left out.
 pub(super) const MOST_WAITING: u64 = 64 << 20;
@@ -44,7 +45,7 @@ pub(super) struct Writer {
 
 struct Running {
     /// A forked process has none of the threads of its parent.
-    process: u32,
+    process: Process,
     jobs: Sender<Job>,
     waiting: Arc<Waiting>,
 }
@@ -66,10 +67,9 @@ impl Writer {
             body,
         };
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-        let process = std::process::id();
         let running = match thread.take() {
-            Some(running) if running.process == process => Some(running),
-            _ => start(&self.store, process),
+            Some(running) if running.process.is_current() => Some(running),
+            _ => start(&self.store),
         };
         let Some(running) = running else { return false };
         let running = thread.insert(running);
@@ -92,7 +92,7 @@ impl Writer {
     pub(super) fn settle(&self, bytes: u64) {
         let waiting = {
             let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
-            let running = thread.as_ref().filter(|t| t.process == std::process::id());
+            let running = thread.as_ref().filter(|t| t.process.is_current());
             running.map(|running| Arc::clone(&running.waiting))
         };
         let Some(waiting) = waiting else { return };
@@ -107,14 +107,14 @@ impl Writer {
     }
 }
 
-fn start(store: &Arc<Store>, process: u32) -> Option<Running> {
+fn start(store: &Arc<Store>) -> Option<Running> {
     let (jobs, receiver) = channel();
     let waiting = Arc::new(Waiting::default());
     let (store, shared) = (Arc::clone(store), Arc::clone(&waiting));
     let thread = std::thread::Builder::new().name("redwarfs-cache".into());
     let started = thread.spawn(move || run(&store, &receiver, &shared));
     started.ok().map(|_detached| Running {
-        process,
+        process: Process::current(),
         jobs,
         waiting,
     })

@@ -8,9 +8,6 @@ use super::Logger;
 use super::error::{Result, ToolError, display_path};
 use super::number::{counted, format_size};
 
-/// Bytes that entries may take, unless an option says otherwise (10 GiB).
-pub const CACHE_LIMIT: u64 = 10 << 30;
-
 /// What options say about the cache on disk.
 #[derive(Debug, Clone, Default)]
 pub struct CacheChoice {
@@ -34,7 +31,7 @@ impl CacheChoice {
                 false => Ok(None),
             };
         };
-        let limit = self.limit.unwrap_or(CACHE_LIMIT);
+        let limit = self.limit.unwrap_or(DiskCache::DEFAULT_LIMIT);
         match DiskCache::open(directory, limit) {
             Ok(cache) => Ok(Some(cache.offline(self.offline))),
             // The text has the path.
