@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import stat
 import sys
 import time
@@ -21,22 +22,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m redwarfs", description="Read DwarFS images."
     )
     parser.add_argument("--version", action="version", version=f"redwarfs {__version__}")
+    image = "an image file, or the URL of one on a server"
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     ls = commands.add_parser("ls", help="list entries")
-    ls.add_argument("image", metavar="IMAGE")
+    ls.add_argument("image", metavar="IMAGE", help=image)
     ls.add_argument("paths", metavar="PATH", nargs="*", help="[default: the root]")
     ls.add_argument("-l", dest="long", action="store_true", help="with attributes")
     ls.add_argument("-R", dest="recursive", action="store_true", help="with all entries below")
     ls.set_defaults(run=_ls)
 
     cat = commands.add_parser("cat", help="write files to standard output")
-    cat.add_argument("image", metavar="IMAGE")
+    cat.add_argument("image", metavar="IMAGE", help=image)
     cat.add_argument("paths", metavar="PATH", nargs="+")
     cat.set_defaults(run=_cat)
 
     extract = commands.add_parser("extract", help="extract into a directory")
-    extract.add_argument("image", metavar="IMAGE")
+    extract.add_argument("image", metavar="IMAGE", help=image)
     extract.add_argument("directory", metavar="DIRECTORY")
     extract.add_argument("paths", metavar="PATH", nargs="*", help="[default: everything]")
     extract.add_argument(
@@ -45,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     extract.set_defaults(run=_extract)
 
     info = commands.add_parser("info", help="print numbers about an image")
-    info.add_argument("image", metavar="IMAGE")
+    info.add_argument("image", metavar="IMAGE", help=image)
     info.add_argument("--json", action="store_true", help="for programs")
     info.add_argument("--verify", action="store_true", help="compare all checksums, too")
     info.set_defaults(run=_info)
@@ -139,4 +141,7 @@ def _shown(path: object) -> str:
 
 
 if __name__ == "__main__":
+    # Ctrl-C ends the program, also where it waits for a server, unless a shell has started it in the background.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     sys.exit(main())

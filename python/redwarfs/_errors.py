@@ -6,7 +6,8 @@ class RedwarfsError(OSError):
 
     `errno` has a number of the system, and `filename` the path in the image or of the image, if there
     is one. Paths that an image does not have raise `FileNotFoundError`, `NotADirectoryError` or
-    `IsADirectoryError` instead, and failures of the system the exception that `open` would raise.
+    `IsADirectoryError` instead, and failures of the system or of a server the exception that `open` would
+    raise.
     """
 
     __module__ = "redwarfs"

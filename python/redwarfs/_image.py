@@ -155,8 +155,9 @@ class ScandirIterator:
 class Image(_redwarfs.Image, Mapping[str, bytes]):
     """An open image, and a mapping from the paths of its regular files to their contents.
 
-    `source` is a path, a descriptor, or a binary file object that can seek. Symbolic links are followed
-    inside the image. Iteration yields the paths of regular files and follows no links.
+    `source` is a path, the URL of a file or of an object on a server (`https`, `http`, `s3`, `gs`, `az`, `file`), a
+    descriptor, or a binary file object that can seek. Symbolic links are followed inside the image. Iteration yields the
+    paths of regular files and follows no links.
 
     Keyword arguments:
 
@@ -168,11 +169,16 @@ class Image(_redwarfs.Image, Mapping[str, bytes]):
     - `check`: check the consistency of all metadata at opening.
     - `offset`: where the image starts in its file; it is searched for by default.
     - `image_size`: bytes of the image, if it ends before the end of its file.
+    - `cache_dir`: a directory that gets what is read from the image, as it is stored there. It is for images on servers and
+      on slow media: what it has is not read again, also by other processes that share it.
+    - `cache_limit`: bytes that the directory may take (10 GiB). What was not used for the longest time goes first.
+    - `offline`: read from the directory only, and ask no server.
     - `lazy`: open the image when it is first used. Errors are raised then.
 
-    An image can be used in several threads at once. After `os.fork`, the child opens it anew from the
-    same descriptor when it uses it. Pickling keeps the source and the keyword arguments, and the copy
-    opens the image when it is first used; an image from a descriptor cannot be pickled.
+    An image can be used in several threads at once. After `os.fork`, the child opens it anew when it uses it: from the
+    same descriptor, or from the server. Pickling keeps the source and the keyword arguments, and the copy
+    opens the image when it is first used. An image from a descriptor cannot be pickled, nor one from a URL with a user, a
+    password or a query: these may be secrets, and no message shows them.
     """
 
     # Set by __init__, which runs after the native __new__.
@@ -183,8 +189,11 @@ class Image(_redwarfs.Image, Mapping[str, bytes]):
         return super().__new__(cls, adapt(source), **options)
 
     def __init__(self, source: Any, **options: Any) -> None:
+        self._has_secret = False
         if isinstance(source, (str, bytes, os.PathLike)):
-            source = os.path.abspath(os.fspath(source))
+            source, self._has_secret = _named(os.fspath(source))
+        if options.get("cache_dir") is not None:
+            options["cache_dir"] = os.path.abspath(options["cache_dir"])
         self._source = source
         self._options = options
         self._count: int | None = None
@@ -193,13 +202,18 @@ class Image(_redwarfs.Image, Mapping[str, bytes]):
         source = self._source
         if isinstance(source, int):
             raise TypeError("an image that was opened from a descriptor cannot be pickled")
+        if self._has_secret:
+            raise TypeError(
+                "an image whose URL has a user, a password or a query cannot be pickled, because these may be secrets: "
+                "open it in each process, or put a password into ~/.netrc"
+            )
         if isinstance(source, memoryview):
             source = bytearray(source)
         return (_reopened, (type(self), source, {**self._options, "lazy": True}))
 
     @property
     def name(self) -> Any:
-        """The path, descriptor or file object that the image was opened from."""
+        """The path, descriptor or file object that the image was opened from, or the URL without user, password and query."""
         return self._source
 
     def __repr__(self) -> str:
@@ -223,6 +237,7 @@ class Image(_redwarfs.Image, Mapping[str, bytes]):
         try:
             return self.read(path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as e:
+            self._ensure_open()
             raise KeyError(path) from e
 
     def __contains__(self, path: object) -> bool:
@@ -460,6 +475,8 @@ class Image(_redwarfs.Image, Mapping[str, bytes]):
             return self._lookup(path, follow)[1]
         except OSError as e:
             if e.errno in _NOTHING_THERE:
+                # The image itself may not be there.
+                self._ensure_open()
                 return None
             raise
 
@@ -517,17 +534,23 @@ class Image(_redwarfs.Image, Mapping[str, bytes]):
                     key=lambda entry: wanted[entry.name],
                 )
         except (FileNotFoundError, NotADirectoryError) as e:
+            self._ensure_open()
             # As os.walk: a top that cannot be listed is an error for `onerror`, or nothing.
             if onerror is not None:
                 onerror(e)
 
 
 def open(source: Any, **options: Any) -> Image:
-    """Opens an image: a path, a descriptor, or a binary file object that can seek.
+    """Opens an image: a path, a URL, a descriptor, or a binary file object that can seek.
 
     The keyword arguments are those of `Image`. A descriptor is duplicated, and a file object is used as
     long as the image. Raises `NotAnImageError`, `CorruptImageError`, `UnsupportedError`, `LimitError`,
     or the exception of the system.
+
+    A URL is one of `https`, `http`, `s3`, `gs`, `az` and `file`. Opening an object takes one or two requests, and reads fetch
+    the blocks that they need. Credentials come from where the usual clients find them (`~/.netrc`, `AWS_*`, ...).
+    `FileNotFoundError` and `PermissionError` are answers of the server. Opening may wait for the server, and a signal ends
+    that; so it does for the reads of a single file.
 
     >>> import io, redwarfs
     >>> target = io.BytesIO()
@@ -536,8 +559,24 @@ def open(source: Any, **options: Any) -> Image:
     >>> image = redwarfs.open(target)
     >>> list(image), "a/b.txt" in image, image.stat("a").st_nlink
     (['a/b.txt'], True, 1)
+
+    >>> import pathlib, tempfile
+    >>> work = tempfile.TemporaryDirectory()
+    >>> path = pathlib.Path(work.name, "an image")
+    >>> path.write_bytes(target.getvalue()) > 0
+    True
+    >>> redwarfs.open(path.as_uri())["a/b.txt"]
+    b'text'
     """
     return Image(source, **options)
+
+
+def _named(source: str | bytes) -> tuple[str | bytes, bool]:
+    """A path or URL for messages and pickles, and whether it lacks something that opening the image needs."""
+    name, is_remote = _redwarfs._place(source)
+    if is_remote:
+        return name, name != os.fsdecode(source)
+    return os.path.abspath(os.fsencode(name) if isinstance(source, bytes) else name), False
 
 
 def _reopened(cls: type[Image], source: Any, options: dict[str, Any]) -> Image:

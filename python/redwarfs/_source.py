@@ -52,7 +52,7 @@ class PositionalFile:
 
 
 def adapt(source: Any) -> Any:
-    """What the native module takes for a path, a descriptor, memory, or a file object."""
+    """What the native module takes for a path, a URL, a descriptor, memory, or a file object."""
     if isinstance(source, (str, bytes, int)) or hasattr(source, "__fspath__"):
         return source
     if isinstance(source, (bytearray, memoryview)):
@@ -65,4 +65,4 @@ def adapt(source: Any) -> Any:
             return raw.fileno()
     if hasattr(source, "read") and hasattr(source, "seek"):
         return PositionalFile(source)
-    raise TypeError(f"an image is a path, a descriptor or a binary file object, not {source!r}")
+    raise TypeError(f"an image is a path, a URL, a descriptor or a binary file object, not {source!r}")

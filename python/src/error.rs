@@ -6,6 +6,7 @@ use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
+use redwarfs::io::place::is_remote;
 use redwarfs::{Error, ErrorKind};
 
 use crate::path::text;
@@ -50,8 +51,9 @@ fn words(py: Python<'_>, error: &Error) -> PyResult<String> {
     use io::ErrorKind::{IsADirectory, NotFound, PermissionDenied};
     if let Error::Open {
         source: redwarfs::FormatError::Io(e),
-        ..
+        path,
     } = error
+        && !is_remote(path)
         && matches!(e.kind(), NotFound | PermissionDenied | IsADirectory)
     {
         let os = py.import("os")?;

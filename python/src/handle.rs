@@ -1,59 +1,108 @@
 //! An image that is opened when it is first used, and once more in each process that a fork makes.
 //!
 //! After a fork, the child has the memory of the parent but not its threads. A lock may be held by a
-//! thread that is gone, and the threads of the block cache are gone. So the child opens the image anew,
-//! from the same descriptor, and never touches or frees the state of the parent. Descriptors are only
-//! read by position, so processes can share them.
+//! thread that is gone, and the threads of the block cache and those that talk to servers are gone. So the
+//! child opens the image anew, and never touches or frees the state of the parent. It takes the same
+//! descriptor: descriptors are only read by position, so processes can share them. An object of a server is
+//! opened by its URL.
 
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use pyo3::prelude::*;
-use redwarfs::io::{FileSource, Source};
-use redwarfs::{Error, Image, OpenOptions, Result};
+use redwarfs::io::process::{self, Process};
+use redwarfs::io::{DiskCache, Source};
+use redwarfs::{Error, Image, OpenOptions, Result, open_source};
 
-/// Number of forks above this process, as far as the interpreter knows.
-static FORKS: AtomicU64 = AtomicU64::new(0);
+use crate::error::exception;
+use crate::run::Watch;
 
 /// Is called in the child after each fork of the interpreter. A process id alone could repeat.
 #[pyfunction]
 #[pyo3(name = "_forked")]
 pub(crate) fn forked() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
-/// What distinguishes this process from its parents. The id is for forks outside of the interpreter.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Process {
-    forks: u64,
-    id: u32,
-}
-
-impl Process {
-    fn current() -> Self {
-        Self {
-            forks: FORKS.load(Ordering::Relaxed),
-            id: std::process::id(),
-        }
-    }
+    process::forked();
 }
 
 /// Where an image comes from.
 #[derive(Debug)]
 pub(crate) enum Origin {
     Path(PathBuf),
+    Server(Url),
     Source(Arc<dyn Source>),
+}
+
+/// The URL of an object.
+#[derive(Clone)]
+pub(crate) struct Url {
+    /// It may have secrets.
+    pub(crate) text: String,
+    /// The URL for messages.
+    pub(crate) shown: PathBuf,
+}
+
+impl fmt::Debug for Url {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shown.fmt(f)
+    }
+}
+
+/// A cache on disk.
+#[derive(Debug, Clone)]
+pub(crate) struct CacheChoice {
+    pub(crate) directory: PathBuf,
+    pub(crate) limit: u64,
+    pub(crate) offline: bool,
+}
+
+/// How an image is opened.
+#[derive(Debug, Clone)]
+pub(crate) struct Choices {
+    pub(crate) options: OpenOptions,
+    /// The cache has a thread, so each process opens its own one.
+    pub(crate) cache: Option<CacheChoice>,
+}
+
+impl Choices {
+    /// Opens the image in `source`, which has a name unless that is empty.
+    fn open(
+        &self,
+        source: Arc<dyn Source>,
+        name: &Path,
+        cache: Option<DiskCache>,
+    ) -> Result<Image> {
+        let mut options = self.options.clone();
+        options.disk_cache = cache;
+        let image = redwarfs::reader::Image::from_source(source, &options);
+        image.map(Image::from).map_err(|source| Error::Open {
+            path: name.to_owned(),
+            source,
+        })
+    }
+
+    fn cache(&self) -> Result<Option<DiskCache>> {
+        let Some(choice) = &self.cache else {
+            return Ok(None);
+        };
+        match DiskCache::open(&choice.directory, choice.limit) {
+            Ok(cache) => Ok(Some(cache.offline(choice.offline))),
+            Err(e) => Err(Error::Open {
+                path: choice.directory.clone(),
+                source: e.into(),
+            }),
+        }
+    }
 }
 
 /// An image, opened or not.
 #[derive(Debug)]
 pub(crate) struct Handle {
     origin: Origin,
-    options: OpenOptions,
+    choices: Choices,
     /// The open file of `Origin::Path`.
     file: OnceLock<Arc<dyn Source>>,
-    first: OnceLock<Opened>,
+    first: OnceLock<Box<Opened>>,
 }
 
 /// An image as one process has opened it, and what its children have opened.
@@ -66,80 +115,89 @@ struct Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if self.process != Process::current() {
+        let mut image = self.image.take();
+        if !self.process.is_current() {
             // Dropping it could wait for threads that this process does not have.
-            std::mem::forget(self.image.take());
+            std::mem::forget(image);
+            return;
         }
+        if let Some(image) = &image {
+            // Threads may wait for the server.
+            image.reader().source().abandon();
+        }
+        // The cache on disk waits until everything is written.
+        Python::try_attach(|py| py.detach(|| drop(image.take())));
     }
 }
 
 impl Handle {
-    pub(crate) fn new(origin: Origin, options: OpenOptions) -> Self {
+    pub(crate) fn new(origin: Origin, choices: Choices) -> Self {
         Self {
             origin,
-            options,
+            choices,
             file: OnceLock::new(),
             first: OnceLock::new(),
         }
     }
 
-    /// The image of this process. Must be called without the lock of the interpreter, because opening
-    /// may wait for a medium, and for a file of Python.
-    pub(crate) fn image(&self) -> Result<&Image> {
-        let process = Process::current();
-        let Some(mut opened) = self.first.get() else {
-            let opened = self.open(process)?;
-            // Another thread may have been faster; then its image is used.
-            let _ = self.first.set(opened);
-            return self.image();
-        };
+    /// The image of this process. If it must be opened, other threads of the interpreter run meanwhile, because
+    /// that may wait for a medium, and for a file of Python. A signal ends waiting for a server.
+    ///
+    /// # Errors
+    /// The exception of opening, or that of a signal.
+    pub(crate) fn image(&self, py: Python<'_>) -> PyResult<&Image> {
+        let mut place = &self.first;
         loop {
-            if opened.process == process
-                && let Some(image) = &opened.image
-            {
-                return Ok(image);
-            }
-            match opened.next.get() {
-                Some(next) => opened = next,
-                None => {
-                    let _ = opened.next.set(Box::new(self.open(process)?));
-                }
+            let Some(opened) = place.get() else {
+                let opened = Box::new(Opened {
+                    process: Process::current(),
+                    image: Some(self.open(py)?),
+                    next: OnceLock::new(),
+                });
+                // Another thread may have been faster. Then its image is used.
+                let _ = place.set(opened);
+                continue;
+            };
+            match &opened.image {
+                Some(image) if opened.process.is_current() => return Ok(image),
+                _ => place = &opened.next,
             }
         }
     }
 
-    fn open(&self, process: Process) -> Result<Opened> {
-        let failed = |error| match &self.origin {
-            Origin::Path(path) => Error::Open {
-                path: path.clone(),
-                source: error,
-            },
-            Origin::Source(_) => Error::Open {
-                path: PathBuf::new(),
-                source: error,
-            },
+    fn open(&self, py: Python<'_>) -> PyResult<Image> {
+        let choices = &self.choices;
+        let opened = match &self.origin {
+            Origin::Server(url) => open_object(py, url.clone(), choices.clone())?,
+            Origin::Path(path) => py.detach(|| {
+                let source = self.file(path)?;
+                choices.open(source, path, choices.cache()?)
+            }),
+            Origin::Source(source) => py.detach(|| {
+                let cache = choices.cache()?;
+                choices.open(Arc::clone(source), Path::new(""), cache)
+            }),
         };
-        let image = redwarfs::reader::Image::from_source(self.source()?, &self.options);
-        Ok(Opened {
-            process,
-            image: Some(image.map_err(failed)?.into()),
-            next: OnceLock::new(),
-        })
+        opened.map_err(|e| exception(py, &e))
     }
 
-    fn source(&self) -> Result<Arc<dyn Source>> {
-        let path = match &self.origin {
-            Origin::Source(source) => return Ok(Arc::clone(source)),
-            Origin::Path(path) => path,
-        };
+    fn file(&self, path: &Path) -> Result<Arc<dyn Source>> {
         if let Some(file) = self.file.get() {
             return Ok(Arc::clone(file));
         }
-        let file = FileSource::open(path).map_err(|e| Error::Open {
-            path: path.clone(),
-            source: e.into(),
-        })?;
-        let _ = self.file.set(Arc::new(file));
-        self.source()
+        let file = open_source(path, None, None)?;
+        let _ = self.file.set(Arc::clone(&file));
+        Ok(self.file.get().map_or(file, Arc::clone))
     }
+}
+
+/// Opens the image of an object. A signal ends that.
+fn open_object(py: Python<'_>, url: Url, choices: Choices) -> PyResult<Result<Image>> {
+    let watch = Watch::new();
+    let stop = watch.stop();
+    watch.run(py, None, move || {
+        let cache = choices.cache()?;
+        let source = open_source(&url.text, cache.as_ref(), Some(stop))?;
+        choices.open(source, &url.shown, cache)
+    })
 }

@@ -10,14 +10,16 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString};
 use redwarfs::extractor::{Progress, Selection};
 use redwarfs::format::InodeNo;
+use redwarfs::io::DiskCache;
 use redwarfs::reader::check::DeclaredImage;
 use redwarfs::reader::{CheckOptions, ImageOffset, VerifyMode};
 use redwarfs::{DirEntry, Error, ExtractOptions, FileType, FormatError, OpenOptions, Stat};
 
 use crate::error::exception;
-use crate::handle::Handle;
+use crate::handle::{CacheChoice, Choices, Handle};
 use crate::path::{EntryPath, text};
 use crate::raw;
+use crate::read::{read_at, unnamed};
 use crate::source::origin;
 
 /// Largest number of threads that a call may ask for.
@@ -53,7 +55,8 @@ impl Image {
         py: Python<'_>,
         operation: impl FnOnce(&redwarfs::Image) -> redwarfs::Result<T> + Send,
     ) -> PyResult<T> {
-        let done = py.detach(|| operation(self.handle.image()?));
+        let image = self.handle.image(py)?;
+        let done = py.detach(|| operation(image));
         done.map_err(|e| exception(py, &e))
     }
 
@@ -66,7 +69,7 @@ impl Image {
 #[pymethods]
 impl Image {
     #[new]
-    #[pyo3(signature = (source, *, cache_size=512 << 20, readahead=true, verify=Trust::Checksums(true), check=false, offset=None, image_size=None, lazy=false))]
+    #[pyo3(signature = (source, *, cache_size=512 << 20, readahead=true, verify=Trust::Checksums(true), check=false, offset=None, image_size=None, cache_dir=None, cache_limit=None, offline=false, lazy=false))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -77,6 +80,9 @@ impl Image {
         check: bool,
         offset: Option<u64>,
         image_size: Option<u64>,
+        cache_dir: Option<PathBuf>,
+        cache_limit: Option<u64>,
+        offline: bool,
         lazy: bool,
     ) -> PyResult<Self> {
         let mut options = OpenOptions::default();
@@ -96,13 +102,32 @@ impl Image {
         options.check = check;
         options.offset = offset.map_or(ImageOffset::Auto, ImageOffset::At);
         options.image_size = image_size;
+        if cache_dir.is_none() && (offline || cache_limit.is_some()) {
+            return Err(PyValueError::new_err(
+                "offline and cache_limit need cache_dir",
+            ));
+        }
+        let cache = cache_dir.map(|directory| -> PyResult<CacheChoice> {
+            Ok(CacheChoice {
+                // It is opened later, perhaps in another process.
+                directory: std::path::absolute(directory)?,
+                limit: cache_limit.unwrap_or(DiskCache::DEFAULT_LIMIT),
+                offline,
+            })
+        });
+        let cache = cache.transpose()?;
         let image = Self {
-            handle: Handle::new(origin(source)?, options),
+            handle: Handle::new(origin(source)?, Choices { options, cache }),
         };
         if !lazy {
             image.with(py, |_| Ok(()))?;
         }
         Ok(image)
+    }
+
+    /// Opens the image in this process, unless it is open.
+    fn _ensure_open(&self, py: Python<'_>) -> PyResult<()> {
+        self.handle.image(py).map(drop)
     }
 
     /// Inode and mode of the entry at a path.
@@ -231,12 +256,10 @@ impl Image {
         offset: u64,
         buffer: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
-        let read = raw::fill_buffer(py, buffer, |bytes| {
-            let image = self.handle.image()?;
-            let read = image.reader().read_at(InodeNo(inode), offset, bytes);
-            read.map_err(unnamed)
-        })?;
-        read.map_err(|e| exception(py, &e))
+        let image = self.handle.image(py)?;
+        raw::fill_buffer(py, buffer, |bytes| {
+            read_at(image, InodeNo(inode), offset, bytes)
+        })?
     }
 
     /// The bytes of a regular file, from `offset` on, `size` of them at most.
@@ -279,11 +302,10 @@ impl Image {
             .iter()
             .map(|(_, len)| length(*len))
             .collect::<PyResult<_>>()?;
+        let image = self.handle.image(py)?;
         let filled = raw::fill_many(py, &lengths, |buffers| {
             let entries = entries.into_iter().map(|(entry, _)| entry);
-            self.handle
-                .image()?
-                .read_many(entries.zip(buffers), threads)
+            image.read_many(entries.zip(buffers), threads)
         })?;
         filled.map_err(|e| exception(py, &e))
     }
@@ -413,18 +435,19 @@ impl Image {
         offset: u64,
         len: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
+        let image = self.handle.image(py)?;
         let filled = raw::fill_many(py, &[len], |buffers| {
-            let reader = self.handle.image()?.reader();
             for buffer in buffers {
-                let count = reader.read_at(inode, offset, buffer).map_err(unnamed)?;
+                let count = read_at(image, inode, offset, buffer)?;
                 if count < buffer.len() {
                     let what = format!("the file ends after {count} bytes");
-                    return Err(unnamed(FormatError::corrupt(what)));
+                    let short = unnamed(FormatError::corrupt(what));
+                    return Err(Python::attach(|py| exception(py, &short)));
                 }
             }
-            Ok(())
+            PyResult::Ok(())
         })?;
-        let mut filled = filled.map_err(|e| exception(py, &e))?;
+        let mut filled = filled?;
         let bytes = filled.pop();
         bytes.ok_or_else(|| crate::error::internal("no object was made"))
     }
@@ -434,14 +457,6 @@ fn find(image: &redwarfs::Image, path: &EntryPath, follow: bool) -> redwarfs::Re
     match follow {
         true => image.entry(path.as_path()),
         false => image.symlink_entry(path.as_path()),
-    }
-}
-
-/// An error of an operation on an inode, whose path the caller knows.
-fn unnamed(source: FormatError) -> Error {
-    Error::Read {
-        path: PathBuf::new(),
-        source,
     }
 }
 

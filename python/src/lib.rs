@@ -4,8 +4,9 @@
 //! | file | what it does |
 //! |---|---|
 //! | `handle.rs` | opens an image when it is first used, and again after a fork |
-//! | `source.rs` | images from paths, descriptors, memory and file objects of Python |
+//! | `source.rs` | images from paths, URLs, descriptors, memory and file objects of Python |
 //! | `image.rs` | the base class of `redwarfs.Image` |
+//! | `read.rs` | reads of one file, which signals end if they wait for a server |
 //! | `build.rs` | builds, and the entries of a `redwarfs.Writer` |
 //! | `merge.rs` | joins images |
 //! | `run.rs` | long work, which progress functions watch and signals end |
@@ -19,6 +20,7 @@ mod image;
 mod merge;
 mod path;
 mod raw;
+mod read;
 mod run;
 mod source;
 
@@ -35,6 +37,8 @@ mod _redwarfs {
     use super::image::Image;
     #[pymodule_export]
     use super::merge::merge;
+    #[pymodule_export]
+    use super::source::named_place;
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 }

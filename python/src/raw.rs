@@ -1,4 +1,4 @@
-//! Memory and descriptors of the interpreter, used while it runs other threads.
+//! Memory, descriptors and threads of the interpreter, used while it runs other threads.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -90,4 +90,11 @@ pub(crate) fn duplicate(descriptor: i32) -> std::io::Result<File> {
     // descriptors that are not open.
     let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
     descriptor.try_clone_to_owned().map(File::from)
+}
+
+/// Whether this is the first thread of the process. Only there, the interpreter handles signals.
+pub(crate) fn is_main_thread() -> bool {
+    // SAFETY: both calls take nothing, and cannot fail.
+    let (thread, process) = unsafe { (libc::syscall(libc::SYS_gettid), libc::getpid()) };
+    thread == libc::c_long::from(process)
 }

@@ -16,7 +16,7 @@ use redwarfs::writer::{Counters, Level, Phase, Progress};
 use crate::error::{internal, into_io, of_system};
 
 /// Time between two calls of a progress function (100 ms). Signals are handled then, too.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 /// Messages that are kept.
 const MOST_MESSAGES: usize = 1000;
 
@@ -72,7 +72,7 @@ impl Watch {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> PyResult<T> {
         let (done, result) = mpsc::sync_channel(1);
-        let thread = thread::Builder::new().name("redwarfs-build".to_owned());
+        let thread = thread::Builder::new().name("redwarfs-work".to_owned());
         let thread = thread.spawn(move || {
             let _ = done.send(work());
         });
@@ -86,7 +86,7 @@ impl Watch {
             match waited {
                 Ok(result) => break result,
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(internal("the build panicked")),
+                Err(RecvTimeoutError::Disconnected) => return Err(internal("the work panicked")),
             }
             let told = py.check_signals().and_then(|()| self.tell(py, progress));
             if let Err(error) = told {

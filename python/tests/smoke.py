@@ -1,11 +1,14 @@
 """What an installed wheel must do; run by scripts that install one, with nothing but the interpreter."""
 
+import functools
+import http.server
 import io
 import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import zlib
 
 import redwarfs
@@ -14,6 +17,11 @@ import redwarfs.data
 
 def length(image, path):
     return len(image[path])
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *words):
+        pass
 
 
 def main():
@@ -38,6 +46,12 @@ def main():
         image.extract(os.path.join(work, "copy"))
         with open(os.path.join(work, "copy", "2/98.txt"), "rb") as file:
             assert file.read() == files["2/98.txt"]
+        handler = functools.partial(QuietHandler, directory=work)
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        image = redwarfs.open(f"http://127.0.0.1:{server.server_port}/7.dwarfs")
+        assert dict(image) == files
+        server.shutdown()
         listed = subprocess.run([sys.executable, "-m", "redwarfs", "ls", path], check=True, stdout=subprocess.PIPE)
         assert listed.stdout == b"0\n1\n2\n", listed.stdout
     print(f"redwarfs {redwarfs.__version__} works with Python {sys.version.split()[0]}")

@@ -2,10 +2,7 @@
 
 import os
 import signal
-import socket
-import subprocess
 import sys
-import time
 
 import pytest
 
@@ -33,53 +30,6 @@ def wanted(tree, tmp_path_factory):
     path = tmp_path_factory.mktemp("whole") / "whole"
     redwarfs.build(tree, path, level=3)
     return distributed_tree.listing(redwarfs.open(path))
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """The URL of a bucket of an S3 server."""
-    pytest.importorskip("s3fs")
-    pytest.importorskip("moto")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    log = tmp_path_factory.mktemp("moto") / "log"
-    program = "import sys; from moto.server import main; main(sys.argv[1:])"
-    with open(log, "wb") as out:
-        server = subprocess.Popen(
-            [sys.executable, "-c", program, "-H", "127.0.0.1", "-p", str(port)],
-            stdout=out,
-            stderr=out,
-        )
-    values = {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
-        "AWS_ACCESS_KEY_ID": "key",
-        "AWS_SECRET_ACCESS_KEY": "secret",
-        "AWS_DEFAULT_REGION": "us-east-1",
-    }
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                assert server.poll() is None and time.monotonic() < deadline, log.read_text()
-                time.sleep(0.1)
-        import fsspec
-
-        fsspec.filesystem("s3").mkdir("bucket")
-        yield "s3://bucket"
-    finally:
-        server.kill()
-        server.wait()
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @pytest.fixture

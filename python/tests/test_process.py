@@ -15,38 +15,9 @@ import warnings
 import pytest
 
 import redwarfs
-from conftest import NUMBERS
+from conftest import NUMBERS, in_child
 
 PATHS = ["a/numbers", "a/b/file", "link", "a/text.txt"]
-
-
-def in_child(function):
-    """Runs a function in a forked child, and fails if it fails or takes longer than a minute."""
-    with warnings.catch_warnings():
-        # The test is about forks of processes with threads.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            function()
-            code = 0
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            assert os.waitstatus_to_exitcode(status) == 0
-            return
-        time.sleep(0.01)
-    os.kill(child, 9)
-    os.waitpid(child, 0)
-    pytest.fail("the child hangs")
 
 
 def start_threads(image):
