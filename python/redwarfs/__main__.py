@@ -22,23 +22,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m redwarfs", description="Read DwarFS images."
     )
     parser.add_argument("--version", action="version", version=f"redwarfs {__version__}")
-    image = "an image file, or the URL of one on a server"
+    reader = argparse.ArgumentParser(add_help=False)
+    reader.add_argument("image", metavar="IMAGE", help="an image file, or the URL of one on a server")
+    reader.add_argument(
+        "--snapshot", metavar="NAME|NUMBER|TIME", help="an older state of the image [default: the newest]"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    ls = commands.add_parser("ls", help="list entries")
-    ls.add_argument("image", metavar="IMAGE", help=image)
+    ls = commands.add_parser("ls", parents=[reader], help="list entries")
     ls.add_argument("paths", metavar="PATH", nargs="*", help="[default: the root]")
     ls.add_argument("-l", dest="long", action="store_true", help="with attributes")
     ls.add_argument("-R", dest="recursive", action="store_true", help="with all entries below")
     ls.set_defaults(run=_ls)
 
-    cat = commands.add_parser("cat", help="write files to standard output")
-    cat.add_argument("image", metavar="IMAGE", help=image)
+    cat = commands.add_parser("cat", parents=[reader], help="write files to standard output")
     cat.add_argument("paths", metavar="PATH", nargs="+")
     cat.set_defaults(run=_cat)
 
-    extract = commands.add_parser("extract", help="extract into a directory")
-    extract.add_argument("image", metavar="IMAGE", help=image)
+    extract = commands.add_parser("extract", parents=[reader], help="extract into a directory")
     extract.add_argument("directory", metavar="DIRECTORY")
     extract.add_argument("paths", metavar="PATH", nargs="*", help="[default: everything]")
     extract.add_argument(
@@ -46,15 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     extract.set_defaults(run=_extract)
 
-    info = commands.add_parser("info", help="print numbers about an image")
-    info.add_argument("image", metavar="IMAGE", help=image)
+    info = commands.add_parser("info", parents=[reader], help="print numbers about an image")
     info.add_argument("--json", action="store_true", help="for programs")
     info.add_argument("--verify", action="store_true", help="compare all checksums, too")
     info.set_defaults(run=_info)
 
     given = parser.parse_args(arguments)
     try:
-        code: int = given.run(_open(given.image), given)
+        code: int = given.run(_open(given.image, snapshot=given.snapshot), given)
         sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import operator
 import os
 import stat as _stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from types import TracebackType
 from typing import IO, Any, Literal, Self, overload
 
@@ -169,6 +171,9 @@ class Image(_redwarfs.Image, Mapping[str, bytes]):
     - `check`: check the consistency of all metadata at opening.
     - `offset`: where the image starts in its file; it is searched for by default.
     - `image_size`: bytes of the image, if it ends before the end of its file.
+    - `snapshot`: an older state of the image, which `mkdwarfs --append` has kept: its name, its number, or a time. A time is a
+      `datetime` with a time zone, or a text such as `2026-11-28T23:59:59`, in UTC unless a zone follows. It means the newest
+      snapshot that is not later.
     - `cache_dir`: a directory that gets what is read from the image, as it is stored there. It is for images on servers and
       on slow media: what it has is not read again, also by other processes that share it.
     - `cache_limit`: bytes that the directory may take (10 GiB). What was not used for the longest time goes first.
@@ -186,16 +191,14 @@ class Image(_redwarfs.Image, Mapping[str, bytes]):
     _options: dict[str, Any]
 
     def __new__(cls, source: Any, **options: Any) -> Self:
-        return super().__new__(cls, adapt(source), **options)
+        return super().__new__(cls, adapt(source), **_adapted(options))
 
     def __init__(self, source: Any, **options: Any) -> None:
         self._has_secret = False
         if isinstance(source, (str, bytes, os.PathLike)):
             source, self._has_secret = _named(os.fspath(source))
-        if options.get("cache_dir") is not None:
-            options["cache_dir"] = os.path.abspath(options["cache_dir"])
         self._source = source
-        self._options = options
+        self._options = _adapted(options)
         self._count: int | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -577,6 +580,27 @@ def _named(source: str | bytes) -> tuple[str | bytes, bool]:
     if is_remote:
         return name, name != os.fsdecode(source)
     return os.path.abspath(os.fsencode(name) if isinstance(source, bytes) else name), False
+
+
+def _adapted(options: dict[str, Any]) -> dict[str, Any]:
+    """Options that mean the same in each process, as the native module takes them."""
+    options = dict(options)
+    if options.get("cache_dir") is not None:
+        options["cache_dir"] = os.path.abspath(options["cache_dir"])
+    if options.get("snapshot") is not None:
+        options["snapshot"] = _snapshot_text(options["snapshot"])
+    return options
+
+
+def _snapshot_text(snapshot: str | int | datetime) -> str:
+    """What calls a snapshot, as the tools take it."""
+    if isinstance(snapshot, str):
+        return snapshot
+    if not isinstance(snapshot, datetime):
+        return str(operator.index(snapshot))
+    if snapshot.utcoffset() is None:
+        raise ValueError("the time of a snapshot needs a time zone, such as datetime.timezone.utc")
+    return snapshot.astimezone(timezone.utc).isoformat()
 
 
 def _reopened(cls: type[Image], source: Any, options: dict[str, Any]) -> Image:

@@ -45,6 +45,7 @@ class Image:
         check: bool = False,
         offset: int | None = None,
         image_size: int | None = None,
+        snapshot: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: int | None = None,
         offline: bool = False,

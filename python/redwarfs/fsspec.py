@@ -22,6 +22,7 @@ import io
 import os
 import stat
 from collections.abc import Iterable
+from datetime import datetime, timezone
 from typing import Any
 
 import fsspec
@@ -52,7 +53,7 @@ class RedwarfsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
 
     `fo` is a path, a URL of fsspec, or a binary file object that can seek. `target_protocol` and
     `target_options` say how fsspec opens a URL. The other keyword arguments are those of
-    `redwarfs.Image`. Local images are opened without fsspec, so that several processes share the page
+    `redwarfs.Image`, such as `snapshot`. Local images are opened without fsspec, so that several processes share the page
     cache and no file object.
     """
 
@@ -72,6 +73,7 @@ class RedwarfsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         check: bool = False,
         offset: int | None = None,
         image_size: int | None = None,
+        snapshot: str | int | datetime | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(
@@ -100,6 +102,7 @@ class RedwarfsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
             check=check,
             offset=offset,
             image_size=image_size,
+            snapshot=snapshot,
         )
 
     @classmethod
@@ -112,7 +115,8 @@ class RedwarfsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
     @property
     def fsid(self) -> str:
         """A name of the file system for caches."""
-        return f"redwarfs_{self.fo}"
+        snapshot = self.image._options["snapshot"]
+        return f"redwarfs_{self.fo}" + (f"_{snapshot}" if snapshot else "")
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
@@ -159,15 +163,13 @@ class RedwarfsFileSystem(AbstractArchiveFileSystem):  # type: ignore[misc]
         raise NotImplementedError("images have no creation times of entries")
 
     def modified(self, path: str) -> Any:
-        from datetime import datetime, timezone
-
         found = self.image.stat(self._strip_protocol(path))
         return datetime.fromtimestamp(found.st_mtime, timezone.utc)
 
     def ukey(self, path: str) -> str:
         from fsspec.utils import tokenize
 
-        return str(tokenize(path, str(self.fo), self.protocol))
+        return str(tokenize(path, self.fsid, self.protocol))
 
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any

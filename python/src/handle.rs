@@ -140,6 +140,11 @@ impl Handle {
         }
     }
 
+    /// How it is opened.
+    pub(crate) fn options(&self) -> &OpenOptions {
+        &self.choices.options
+    }
+
     /// The image of this process. If it must be opened, other threads of the interpreter run meanwhile, because
     /// that may wait for a medium, and for a file of Python. A signal ends waiting for a server.
     ///

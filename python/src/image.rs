@@ -13,7 +13,9 @@ use redwarfs::format::InodeNo;
 use redwarfs::io::DiskCache;
 use redwarfs::reader::check::DeclaredImage;
 use redwarfs::reader::{CheckOptions, ImageOffset, VerifyMode};
-use redwarfs::{DirEntry, Error, ExtractOptions, FileType, FormatError, OpenOptions, Stat};
+use redwarfs::{
+    DirEntry, Error, ExtractOptions, FileType, FormatError, OpenOptions, SnapshotChoice, Stat,
+};
 
 use crate::error::exception;
 use crate::handle::{CacheChoice, Choices, Handle};
@@ -69,7 +71,7 @@ impl Image {
 #[pymethods]
 impl Image {
     #[new]
-    #[pyo3(signature = (source, *, cache_size=512 << 20, readahead=true, verify=Trust::Checksums(true), check=false, offset=None, image_size=None, cache_dir=None, cache_limit=None, offline=false, lazy=false))]
+    #[pyo3(signature = (source, *, cache_size=512 << 20, readahead=true, verify=Trust::Checksums(true), check=false, offset=None, image_size=None, snapshot=None, cache_dir=None, cache_limit=None, offline=false, lazy=false))]
     #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         py: Python<'_>,
@@ -80,6 +82,7 @@ impl Image {
         check: bool,
         offset: Option<u64>,
         image_size: Option<u64>,
+        snapshot: Option<&str>,
         cache_dir: Option<PathBuf>,
         cache_limit: Option<u64>,
         offline: bool,
@@ -102,6 +105,7 @@ impl Image {
         options.check = check;
         options.offset = offset.map_or(ImageOffset::Auto, ImageOffset::At);
         options.image_size = image_size;
+        options.snapshot = snapshot.map(SnapshotChoice::from);
         if cache_dir.is_none() && (offline || cache_limit.is_some()) {
             return Err(PyValueError::new_err(
                 "offline and cache_limit need cache_dir",
@@ -367,7 +371,16 @@ impl Image {
         let findings = self.with(py, |image| {
             let reader = image.reader();
             let list = reader.list_sections().map_err(unnamed)?;
-            let declared = DeclaredImage::default();
+            let opened = self.handle.options();
+            // Later snapshots may follow the one that was asked for.
+            let older = opened.snapshot.is_some();
+            let declared = DeclaredImage {
+                offset: opened.offset,
+                size: opened
+                    .image_size
+                    .or_else(|| older.then_some(reader.container().size)),
+                device: false,
+            };
             let report = reader.check(list, declared, &options, &|_| {});
             Ok(report.map_err(unnamed)?.findings)
         })?;

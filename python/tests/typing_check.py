@@ -1,5 +1,6 @@
 """Is checked by mypy, and never run: the types that users see."""
 
+import datetime
 import os
 from typing import IO, assert_type
 
@@ -15,6 +16,8 @@ def types(image: redwarfs.Image) -> None:
     assert_type(image.stat("a"), os.stat_result)
     assert_type(image.read_many(["a", b"b"]), list[bytes])
     assert_type([entry for entry in image.scandir()], list[redwarfs.DirEntry])
+    now = datetime.datetime.now(datetime.timezone.utc)
+    assert_type(redwarfs.open("a", snapshot=now), redwarfs.Image)
     assert_type(redwarfs.Path(image) / "a", redwarfs.Path)
     assert_type(redwarfs.build("a", "b", level=3, order="path"), redwarfs.BuildResult)
     with redwarfs.Writer("x") as writer:

@@ -39,12 +39,14 @@
 //! | [`frozen`] | the bit-packed encoding of the metadata |
 //! | [`metadata`] | the metadata: model, in-place view, packing, checks |
 //! | [`device`] | device numbers |
+//! | [`date_time`] | dates and times as users write them |
 //! | [`hints`] | what a program reads first |
 //! | [`digests`] | digests of all sections, and signatures of them |
 //! | [`elf`] | the program in front of an image |
 #![forbid(unsafe_code)]
 
 pub mod block_header;
+pub mod date_time;
 pub mod device;
 pub mod digests;
 pub mod elf;

@@ -9,7 +9,7 @@ use redwarfs_format::section::{
     Container, GenerationId, IndexState, MetadataId, SNAPSHOTS_START, Section, SectionType,
     Snapshot, SnapshotTable, TableChain, may_have_archived, snapshot_time_name, tail_pointer,
 };
-use redwarfs_format::{Error, GenerationNo, InodeNo, Result};
+use redwarfs_format::{Error, GenerationNo, InodeNo, Result, date_time};
 use redwarfs_io::Source;
 
 use crate::image::Image;
@@ -23,6 +23,13 @@ const NAMED: usize = 5;
 const TABLE_LIMIT: u64 = 256 << 20;
 
 /// A generation by what a user calls it.
+///
+/// ```
+/// use redwarfs_reader::{OpenOptions, SnapshotChoice};
+///
+/// let mut options = OpenOptions::default();
+/// options.snapshot = Some(SnapshotChoice::from("2026-11-28T23:59:59"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SnapshotChoice {
     /// Its name or number.
@@ -30,6 +37,16 @@ pub struct SnapshotChoice {
     /// If the text is no name and no number: the newest one that is not later than this, in seconds
     /// since 1970.
     pub time: Option<i64>,
+}
+
+impl From<&str> for SnapshotChoice {
+    /// A name, a number, or a time as [`date_time::parse`] takes it, in UTC unless a zone follows.
+    fn from(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            time: date_time::parse(text),
+        }
+    }
 }
 
 impl fmt::Display for SnapshotChoice {

@@ -53,7 +53,18 @@ impl Image {
         Self::open_with(path, &OpenOptions::default())
     }
 
-    /// Opens an image file with options, such as the size of the block cache.
+    /// Opens an image file with options, such as the size of the block cache, or the snapshot of the file that is wanted.
+    ///
+    /// ```
+    /// use redwarfs::{Image, OpenOptions, SnapshotChoice};
+    ///
+    /// # let path = "../../tests/fixtures/snapshots/nights.dwarfs";
+    /// let mut options = OpenOptions::default();
+    /// options.snapshot = Some(SnapshotChoice::from("night-5"));
+    /// let image = Image::open_with(path, &options)?;
+    /// assert_eq!(image.metadata("docs/log")?.size, 3_500);
+    /// # Ok::<(), redwarfs::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`Image::open`].

@@ -113,7 +113,7 @@ pub use redwarfs_extractor::{Error as ExtractError, ExtractOptions, ExtractSumma
 pub use redwarfs_format::Error as FormatError;
 pub use redwarfs_format::metadata::{FileType, Stat, Timestamp};
 pub use redwarfs_io::Source;
-pub use redwarfs_reader::{CacheOptions, OpenOptions, Verification, Verified};
+pub use redwarfs_reader::{CacheOptions, OpenOptions, SnapshotChoice, Verification, Verified};
 pub use redwarfs_writer::{BuildOptions, BuildSummary, Error as BuildError};
 
 #[cfg(doctest)]

@@ -8,7 +8,6 @@ use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
 use super::env::{self, IoLayer};
 use super::error::{Result, ToolError, cause_at, display_path};
 use super::program::{squashfs_advice, squashfs_in};
-use super::time::parse_date_time;
 
 /// How a tool spells the options that an error may advise.
 #[derive(Debug, Clone, Copy)]
@@ -39,10 +38,7 @@ pub fn image_offset(text: &str) -> Result<ImageOffset, String> {
 /// # Errors
 /// None; every text may be a name.
 pub fn snapshot_choice(text: &str) -> std::result::Result<SnapshotChoice, String> {
-    Ok(SnapshotChoice {
-        text: text.to_owned(),
-        time: parse_date_time(text),
-    })
+    Ok(SnapshotChoice::from(text))
 }
 
 /// Refuses an image and its delta files, which are joined only for reading: `what` cannot be done.

@@ -8,6 +8,7 @@ use std::os::windows::io::{AsHandle, AsRawHandle};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+use redwarfs_format::date_time::unix_from_utc;
 use redwarfs_windows::{console, file, name};
 
 pub(crate) use std::os::windows::io::AsHandle as AsTerminal;
@@ -22,7 +23,7 @@ pub(crate) use redwarfs_windows::process::memory_in_use;
 use crate::common::console::Console;
 use crate::common::error::{Result, ToolError};
 use crate::common::log_level::LogLevel;
-use crate::common::time::{LocalTime, unix_from_utc};
+use crate::common::time::LocalTime;
 
 /// Nothing: Windows has no signals.
 pub(crate) fn stop_code() -> Option<u8> {

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use redwarfs_archive::{Format, LibraryFormat, Whiteouts};
 use redwarfs_codec::{CodecSpec, ContentKind};
+use redwarfs_format::date_time;
 use redwarfs_format::metadata::Packing;
 use redwarfs_writer::{FileHash, Symlinks, TimeResolution, TimeResolutionError};
 
 use crate::common::number::{format_duration, parse_duration, parse_size};
 use crate::common::suggest::unknown;
-use crate::common::time::parse_date_time;
 
 /// Says that a value carries a category although nothing is categorized.
 pub(crate) const NEEDS_CATEGORIES: &str =
@@ -239,7 +239,7 @@ pub(crate) fn set_time(text: &str) -> Result<TimeSpec, String> {
     let time = if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         text.parse().ok()
     } else {
-        parse_date_time(text)
+        date_time::parse(text)
     };
     time.map(TimeSpec::At).ok_or_else(|| {
         format!(
