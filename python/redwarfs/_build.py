@@ -66,6 +66,12 @@ def option_names() -> dict[str, str]:
     return {name.replace("-", "_"): form for name, form in _redwarfs._option_names()}
 
 
+def check_options(level: int, options: Mapping[str, Option]) -> None:
+    """Raises the error that `build` would raise for these options, whatever it packs."""
+    _check_level(level)
+    _redwarfs._check_options(level, _texts(options))
+
+
 def build(
     source: str | os.PathLike[str],
     target: str | os.PathLike[str] | SupportsWrite,
@@ -295,6 +301,11 @@ def _given(
     return (_stat.S_IMODE(mode), uid, gid, modified, ns(atime), ns(ctime))
 
 
+def _check_level(level: int) -> None:
+    if not 0 <= level <= 9:
+        raise ValueError(f"the level is from 0 to 9, not {level}")
+
+
 def _texts(options: Mapping[str, Option]) -> list[tuple[str, str]]:
     """Options as the native module takes them."""
 
@@ -330,8 +341,7 @@ def _build(
     progress: Progress | None,
     options: Mapping[str, Option],
 ) -> BuildResult:
-    if not 0 <= level <= 9:
-        raise ValueError(f"the level is from 0 to 9, not {level}")
+    _check_level(level)
     if not isinstance(target, (str, os.PathLike)) and not hasattr(target, "write"):
         raise TypeError(f"the target is a path or has a method write, unlike {target!r}")
     done = _redwarfs._build(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _redwarfs
-from ._build import Option, Progress, SupportsWrite, _texts
+from ._build import Option, Progress, SupportsWrite, _check_level, _texts
 from ._image import Image, StrPath
 
 # Decoded blocks that all images together keep, in bytes. Blocks with data of files are copied past them.
@@ -122,8 +122,7 @@ def _join(
     options: Mapping[str, Option],
 ) -> MergeResult:
     """Joins images, each with its directory in the new tree, and its name for errors."""
-    if not 0 <= level <= 9:
-        raise ValueError(f"the level is from 0 to 9, not {level}")
+    _check_level(level)
     if not 0 <= repack <= 100:
         raise ValueError(f"a percentage is from 0 to 100, not {repack}")
     if not isinstance(target, (str, os.PathLike)) and not hasattr(target, "write"):

@@ -9,7 +9,9 @@ use std::thread::{self, ThreadId};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use redwarfs::{Attributes, Builder, Built, Collection, FileType, Timestamp};
+use redwarfs::{
+    Attributes, BuildOptions, Builder, Built, Collection, FileType, Timestamp, set_option,
+};
 
 use crate::error::{exception, of_system};
 use crate::path::{EntryPath, text};
@@ -23,6 +25,23 @@ const PIECE: usize = 1 << 20;
 #[pyo3(name = "_option_names")]
 pub(crate) fn option_names() -> Vec<(&'static str, &'static str)> {
     redwarfs::OPTION_NAMES.to_vec()
+}
+
+/// Refuses options that no build can have. The number of threads is that of another machine, unless an option has it.
+#[pyfunction]
+#[pyo3(name = "_check_options")]
+pub(crate) fn check_options(
+    py: Python<'_>,
+    level: u8,
+    options: Vec<(String, String)>,
+) -> PyResult<()> {
+    let mut all = BuildOptions::level(level);
+    all.workers = 1;
+    let checked = options
+        .iter()
+        .try_for_each(|(name, value)| set_option(&mut all, name, value))
+        .and_then(|()| Ok(all.check()?));
+    checked.map_err(|e| exception(py, &e))
 }
 
 /// Permissions, owner, group, and times of modification, access and change in nanoseconds.

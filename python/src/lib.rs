@@ -30,6 +30,8 @@ use pyo3::prelude::*;
 #[pymodule(gil_used = false)]
 mod _redwarfs {
     #[pymodule_export]
+    use super::build::check_options;
+    #[pymodule_export]
     use super::build::{Entries, build, option_names};
     #[pymodule_export]
     use super::handle::forked;

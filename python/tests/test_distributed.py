@@ -200,6 +200,75 @@ def test_a_finished_shard_is_not_built_again(tmp_path):
     assert distributed.build_shard(part, shards, level=1).path == last.path
 
 
+KILLED = """
+import os, pickle, signal, sys
+from redwarfs.distributed import _shard
+
+def build(source, target, **options):
+    target.write(b"the beginning of an image")
+    target.flush()
+    print("begun", flush=True)
+    sys.stdin.readline()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+_shard.build = build
+_shard.build_shard(pickle.loads(bytes.fromhex(sys.argv[1])), sys.argv[2], level=int(sys.argv[3]))
+"""
+
+
+def test_the_next_build_removes_what_a_killed_one_has_left(tmp_path):
+    tree, shards = tmp_path / "tree", tmp_path / "shards"
+    tree.mkdir()
+    for name in "abcd":
+        (tree / name).write_text(name * 100)
+    parts = distributed.partition(tree, 2)
+
+    def begin(part, level):
+        arguments = [pickle.dumps(part).hex(), str(shards), str(level)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen([sys.executable, "-c", KILLED, *arguments], **pipes)
+        assert process.stdout.readline() == b"begun\n"
+        return process
+
+    def unfinished():
+        return sorted(name for name in os.listdir(shards) if name.startswith(".shard-"))
+
+    running = [begin(parts[0], 1), begin(parts[0], 1), begin(parts[0], 2), begin(parts[1], 1)]
+    names = unfinished()
+    assert len(names) == 4
+    # A build that still runs keeps its file.
+    distributed.build_shard(parts[0], shards, level=1)
+    assert unfinished() == names
+    for process in running[:3]:
+        process.communicate(b"\n", timeout=60)
+    assert unfinished() == names
+    # Also that of a build with other options, but not that of another part.
+    distributed.build_shard(parts[0], shards, level=1, rebuild=True)
+    assert unfinished() == names[3:]
+    running[3].communicate(b"\n", timeout=60)
+    distributed.build_shard(parts[1], shards, level=1)
+    assert unfinished() == [] and len(os.listdir(shards)) == 2
+
+
+def test_where_there_are_no_locks_unfinished_files_stay(tmp_path, monkeypatch):
+    from redwarfs.distributed import _store
+
+    def flock(*_):
+        raise OSError(errno.ENOTSUP, "not here")
+
+    left = tmp_path / f".image.{'0' * 32}"
+    left.write_bytes(b"part")
+    other = tmp_path / f".image2.{'0' * 32}"
+    other.write_bytes(b"part")
+    with monkeypatch.context() as patch:
+        patch.setattr(_store.fcntl, "flock", flock)
+        _store.publish(str(tmp_path / "image"), lambda file: file.write(b"whole"))
+    assert (tmp_path / "image").read_bytes() == b"whole" and left.exists()
+    _store.publish(str(tmp_path / "image"), lambda file: file.write(b"new"), mode=0o600)
+    assert sorted(os.listdir(tmp_path)) == [other.name, "image"]
+    assert (tmp_path / "image").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_tree_that_has_changed_is_an_error(tmp_path):
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -560,7 +629,7 @@ def test_jobs_of_a_batch_system(tree, one_build, tmp_path, run):
     wanted = distributed_tree.listing(redwarfs.open(one_build))
     assert distributed_tree.listing(redwarfs.open(target)) == wanted
     _, error = run("merge", plan, target, code=1)
-    assert error == f"redwarfs.distributed: {target}: File exists\n"
+    assert error == f"redwarfs.distributed: {target}: File exists (--overwrite replaces it)\n"
     run("merge", plan, target, "--overwrite", "--repack=100")
     for arguments in [
         ["plan", plan, tree, shards, "--shards=0"],
@@ -575,6 +644,55 @@ def test_jobs_of_a_batch_system(tree, one_build, tmp_path, run):
     program = [sys.executable, "-m", "redwarfs.distributed", "shard", str(plan), "0"]
     done = subprocess.run(program, capture_output=True, text=True, check=True)
     assert ": is there, " in done.stdout
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "categorize",
+        "categorize=",
+        "categorize=true",
+        "categorize=pcmaudio,words",
+        "categorize=fits,fits",
+        "block-size-bits=40",
+        "compression=zstd:level=99",
+        "order=random",
+        "memory-limit=1k",
+        "num-workers=many",
+        "colour=red",
+        "=1",
+    ],
+)
+def test_options_are_checked_when_a_tree_is_divided(tree, tmp_path, run, option):
+    plan = tmp_path / "plan"
+    _, error = run("plan", plan, tree, tmp_path, "--shards=2", "-o", option, code=1)
+    assert error.startswith("redwarfs.distributed: ") and error.count("\n") == 1, error
+    assert os.listdir(tmp_path) == []
+
+
+def test_good_options_can_be_planned(tree, tmp_path, run):
+    good = ["categorize=binary,fits,incompressible,pcmaudio", "order=incompressible::none", "memory-limit=1g"]
+    run("plan", tmp_path / "plan", tree, tmp_path, "--shards=2", *(f"-o{one}" for one in good))
+    run("shard", tmp_path / "plan", 0)
+
+
+def test_a_plan_is_replaced_only_on_request(tree, tmp_path, run):
+    plan = tmp_path / "plan"
+    out, _ = run("plan", plan, tree, tmp_path, "--shards=1")
+    assert out == "1 part\n"
+    out, _ = run("shard", plan, 1)
+    assert out == "the plan has 1 part, so part 1 is empty\n"
+    before = plan.read_bytes()
+    _, error = run("plan", plan, tree, tmp_path, "--shards=2", code=1)
+    assert error == f"redwarfs.distributed: {plan}: File exists (--overwrite replaces it)\n"
+    assert plan.read_bytes() == before
+    out, _ = run("plan", plan, tree, tmp_path, "--shards=2", "--overwrite")
+    assert out == "2 parts\n" and plan.read_bytes() != before
+    assert plan.stat().st_mode & 0o777 == 0o600
+    _, error = run("plan", tmp_path, tree, tmp_path, "--shards=2", "--overwrite", code=1)
+    assert error == f"redwarfs.distributed: {tmp_path}: Is a directory\n"
+    _, error = run("plan", tmp_path / "none/plan", tree, tmp_path, "--shards=2", code=1)
+    assert error == f"redwarfs.distributed: {tmp_path}/none: No such file or directory\n"
 
 
 def test_examples_of_the_book(tmp_path):

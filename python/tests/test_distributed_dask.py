@@ -156,3 +156,15 @@ def test_jobs_run_at_the_same_time(tree, client, tmp_path):
     shards = client.gather(tasks)
     assert len({shard.path for shard in shards}) == 1 and len(os.listdir(tmp_path)) == 1
     assert redwarfs.open(shards[0].path).verify() == []
+
+
+def test_options_are_checked_before_the_tree_is_divided(tmp_path):
+    for options, error in [
+        ({"categorize": "true"}, redwarfs.OptionError),
+        ({"colour": "red"}, TypeError),
+        ({"level": 10}, ValueError),
+    ]:
+        with pytest.raises(error):
+            redwarfs.distributed.dask.build(
+                tmp_path / "missing", tmp_path / "out", tmp_path, shards=2, client=object(), **options
+            )

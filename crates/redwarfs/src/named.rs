@@ -260,7 +260,9 @@ fn categorizers(list: &str) -> std::result::Result<Vec<Categorizer>, String> {
             "fits" => Ok(Categorizer::Fits),
             "incompressible" => Ok(Categorizer::Incompressible(Incompressible::default())),
             "pcmaudio" => Ok(Categorizer::PcmAudio),
-            other => Err(format!("no such categorizer: {other}")),
+            other => Err(format!(
+                "no such categorizer: {other} (there are binary, fits, incompressible, pcmaudio)"
+            )),
         })
         .collect()
 }

@@ -12,9 +12,9 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
-from .._build import option_names
+from .._build import check_options, option_names
 from . import _store
 from ._merge import merge
 from ._partition import BY, Partition, partition
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan.add_argument(
         "-o", "--option", action="append", default=[], metavar="NAME=VALUE", help="an option of mkdwarfs"
     )
+    plan.add_argument("--overwrite", action="store_true", help="replace an existing plan")
     plan.set_defaults(run=_plan)
 
     shard = commands.add_parser("shard", help="build a shard")
@@ -67,19 +68,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(e, OSError) and e.filename:
             where = f"{os.fsdecode(e.filename)}: "
         reason = e.strerror if isinstance(e, OSError) else None
-        print(f"redwarfs.distributed: {where}{reason or e}", file=sys.stderr)
+        hint = ""
+        if isinstance(e, FileExistsError) and "overwrite" in given:
+            hint = " (--overwrite replaces it)"
+        print(f"redwarfs.distributed: {where}{reason or e}{hint}", file=sys.stderr)
         return 1
 
 
 def _plan(given: argparse.Namespace) -> None:
     options: dict[str, Any] = {}
     for option in given.option:
-        name, equals, value = option.partition("=")
+        name, _, value = option.partition("=")
         name = name.replace("-", "_")
-        if not equals or name not in option_names():
+        if not value or name not in option_names():
             raise ValueError(f"no option of mkdwarfs with its value: {option}")
         options.setdefault(name, []).append(value)
+    check_options(given.level, options)
     _store.refuse_password(given.destination)
+    place = _store.check_target(os.path.abspath(given.plan), given.overwrite)
     parts = partition(given.source, given.shards, given.by)
     head = {
         "format": _FORMAT,
@@ -90,17 +96,19 @@ def _plan(given: argparse.Namespace) -> None:
         "options": options,
     }
 
-    def write(path: str) -> None:
-        # It has the names of all entries, also of those in directories that others cannot read.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(json.dumps(head) + "\n")
-            for part in parts:
-                line = {name: getattr(part, name) for name in _OF_PARTS}
-                file.write(json.dumps(line) + "\n")
+    def write(file: BinaryIO) -> None:
+        file.write(f"{json.dumps(head)}\n".encode("ascii"))
+        for part in parts:
+            line = {name: getattr(part, name) for name in _OF_PARTS}
+            file.write(f"{json.dumps(line)}\n".encode("ascii"))
 
-    _store.publish(os.path.abspath(given.plan), write)
-    print(f"{len(parts)} parts")
+    # It has the names of all entries, also of those in directories that others cannot read.
+    _store.publish(place, write, mode=0o600)
+    print(_counted(len(parts)))
+
+
+def _counted(parts: int) -> str:
+    return "1 part" if parts == 1 else f"{parts} parts"
 
 
 class _Plan:
@@ -151,7 +159,7 @@ def _shard(given: argparse.Namespace) -> None:
     parts = plan.parts(given.number)
     if not parts:
         # The tree may have fewer entries than there are jobs.
-        print(f"the plan has {plan.count} parts, so part {given.number} is empty")
+        print(f"the plan has {_counted(plan.count)}, so part {given.number} is empty")
         return
     options = dict(plan.options)
     if given.num_workers is not None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from typing import Any, BinaryIO
 
 from .._build import Option
 from .._errors import RedwarfsError
@@ -57,8 +57,8 @@ def merge(
     with ExitStack() as stack:
         images = [(_image(stack, place, len(places)), b"", place) for place in places]
 
-        def make(path: str) -> None:
-            results.append(_join(images, path, level, overwrite, repack, None, known))
+        def make(file: str | BinaryIO) -> None:
+            results.append(_join(images, file, level, overwrite, repack, None, known))
 
         if _store.is_url(target):
             _store.publish(target, make)

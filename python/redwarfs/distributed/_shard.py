@@ -9,7 +9,7 @@ import os
 import stat as _stat
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from .. import _redwarfs
 from .._build import BuildResult, Option, _texts, build
@@ -59,8 +59,8 @@ def build_shard(
     anywhere and any number of times. The name of the image has a digest of the options, and of the type,
     permissions, owner, size, hard links and the times of modification and change of each entry. The time of access does
     not count, because packing changes it. If there is a complete image of this name, nothing is built, unless
-    `rebuild` is true: then a new image replaces it. The image gets its name when it is complete. An image for a
-    store is made in the directory for temporary files (`TMPDIR`).
+    `rebuild` is true: then a new image replaces it. The image gets its name when it is complete. If a build was killed, the
+    next one of the same part removes its unfinished file. An image for a store is made in the directory for temporary files (`TMPDIR`).
 
     A part must have the entries that it had when the tree was divided, and must not change while it is packed.
     An entry that is missing raises `FileNotFoundError`. A new entry, one of another type, one that changes while
@@ -76,14 +76,14 @@ def build_shard(
         os.makedirs(os.path.dirname(place), exist_ok=True)
     results: list[BuildResult] = []
 
-    def make(path: str) -> None:
-        results.append(_pack(partition, path, level, options))
+    def make(file: BinaryIO) -> None:
+        results.append(_pack(partition, file, level, options))
         entries = zip(with_directories(partition.paths), states, _states(partition))
         for entry, before, now in entries:
             if before != now:
                 raise _changed(partition, entry, "it has changed while it was packed")
 
-    _store.publish(place, make)
+    _store.publish(place, make, like=_stem(partition))
     size = _store.size_of_image(place)
     if size is None:
         raise BuildError(None, "the new image is not there", place)
@@ -128,9 +128,13 @@ def _place(
     digest = hashlib.sha256(json.dumps([1, _redwarfs.VERSION, level, texts]).encode())
     for state in states:
         digest.update(state)
-    number = f"{partition.number:05}-of-{partition.count:05}"
-    name = f"shard-{number}-{digest.hexdigest()[:32]}.dwarfs"
+    name = f"{_stem(partition)}{digest.hexdigest()[:32]}.dwarfs"
     return _store.joined(_store.absolute(destination), name)
+
+
+def _stem(partition: Partition) -> str:
+    """How the names of the shards of a part begin, whatever options and attributes they have."""
+    return f"shard-{partition.number:05}-of-{partition.count:05}-"
 
 
 def _states(partition: Partition) -> list[bytes]:
@@ -169,7 +173,7 @@ def _states(partition: Partition) -> list[bytes]:
 
 
 def _pack(
-    partition: Partition, target: str, level: int, options: Mapping[str, Any]
+    partition: Partition, target: BinaryIO, level: int, options: Mapping[str, Any]
 ) -> BuildResult:
     wanted = set(with_directories(partition.paths))
     missing = set(partition.paths) - {""}

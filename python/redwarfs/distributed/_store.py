@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 from .. import _errors
 from .._image import Image
@@ -97,17 +98,25 @@ def exists(place: str) -> bool:
     return bool(file_system.exists(path))
 
 
-def publish(place: str, make: Callable[[str], None]) -> None:
+def publish(
+    place: str, make: Callable[[BinaryIO], None], *, mode: int = 0o666, like: str | None = None
+) -> None:
     """Lets `make` write a file, and gives it its place when it is complete.
 
-    A file for a store is made in the directory for temporary files.
+    A process that is killed leaves an unfinished file beside a path. This removes those for the same place, or for all places whose
+    names begin with `like`, unless a process still writes to them. A file for a store is made in the directory for temporary
+    files.
     """
     if not is_url(place):
         directory, name = os.path.split(os.path.abspath(place))
-        temporary = os.path.join(directory, f".{name}.{uuid.uuid4().hex}")
+        _remove_unfinished(directory, re.escape(name) if like is None else re.escape(like) + ".*")
+        file, temporary = _unfinished(directory, name, mode)
         try:
-            make(temporary)
-            os.replace(temporary, place)
+            with file:
+                make(file)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(temporary, place)
         except BaseException:
             if os.path.lexists(temporary):
                 os.unlink(temporary)
@@ -117,17 +126,60 @@ def publish(place: str, make: Callable[[str], None]) -> None:
     protocols = file_system.protocol
     protocols = {protocols} if isinstance(protocols, str) else set(protocols)
     with tempfile.TemporaryDirectory(prefix="redwarfs-") as directory:
-        file = os.path.join(directory, "image")
-        make(file)
+        image = os.path.join(directory, "image")
+        with open(image, "xb") as file:
+            make(file)
         if protocols & _ATOMIC:
-            file_system.put_file(file, path)
+            file_system.put_file(image, path)
             return
         temporary = f"{path}.{uuid.uuid4().hex}"
         file_system.makedirs(file_system._parent(path), exist_ok=True)
         try:
-            file_system.put_file(file, temporary)
+            file_system.put_file(image, temporary)
             file_system.mv(temporary, path)
         except BaseException:
             if file_system.exists(temporary):
                 file_system.rm_file(temporary)
             raise
+
+
+def _unfinished(directory: str, name: str, mode: int) -> tuple[BinaryIO, str]:
+    """A new file without its final name, and its path. It has a lock as long as a process has it open."""
+    while True:
+        path = os.path.join(directory, f".{name}.{uuid.uuid4().hex}")
+        file = open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "w+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Another process removes it: there was no lock yet.
+            file.close()
+            continue
+        except OSError:
+            # There are no locks, so nobody removes it.
+            return file, path
+        if os.path.lexists(path):
+            return file, path
+        file.close()
+
+
+def _remove_unfinished(directory: str, names: str) -> None:
+    """Removes the unfinished files of processes that are gone, for names with a pattern."""
+    pattern = re.compile(rf"\.{names}\.[0-9a-f]{{32}}", re.DOTALL)
+    try:
+        listing = os.listdir(directory)
+    except PermissionError:
+        # New files may still be made there.
+        return
+    for name in listing:
+        if not pattern.fullmatch(name):
+            continue
+        path = os.path.join(directory, name)
+        try:
+            # On network file systems, such a lock needs a file that is open for writing.
+            flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            with open(os.open(path, flags), "r+b", buffering=0) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path)
+        except OSError:
+            # A process writes to it, another one has removed it, or it belongs to another user.
+            continue

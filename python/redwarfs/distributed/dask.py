@@ -15,7 +15,7 @@ from typing import Any
 
 from distributed import Client, get_client
 
-from .._build import Option
+from .._build import Option, check_options
 from .._merge import MergeResult
 from . import _store
 from ._merge import merge
@@ -54,9 +54,10 @@ def build(
     for place in (target, destination):
         _store.refuse_password(place)
     _store.check_target(target, overwrite)
+    more: dict[str, Any] = {"level": level, **options}
+    check_options(level, options)
     destination = _store.absolute(destination)
     parts = partition(source, shards, by)
-    more: dict[str, Any] = {"level": level, **options}
     build_part = partial(build_shard, destination=destination, **{"num_workers": 1, **more})
     tasks = client.map(build_part, parts, retries=retries, pure=False)
     done = [task.result() for task in tasks]

@@ -13,7 +13,7 @@ import os
 from importlib import import_module
 from typing import Any
 
-from .._build import Option
+from .._build import Option, check_options
 from .._merge import MergeResult
 from . import _store
 from ._merge import merge
@@ -49,9 +49,10 @@ def build(
     for place in (target, destination):
         _store.refuse_password(place)
     _store.check_target(target, overwrite)
+    more: dict[str, Any] = {"level": level, "num_workers": max(1, int(cpus)), **options}
+    check_options(level, options)
     destination = _store.absolute(destination)
     parts = partition(source, shards, by)
-    more: dict[str, Any] = {"level": level, "num_workers": max(1, int(cpus)), **options}
     task = _ray.remote(build_shard).options(max_retries=retries, num_cpus=cpus)
     done = _ray.get([task.remote(part, destination, **more) for part in parts])
     return merge(done, target, overwrite=overwrite, repack=repack, **more)
