@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::support::{DWARFSCK, build, run};
+use crate::support::{DWARFSCK, MKDWARFS, build, run};
 
 fn image(dir: &Path) -> PathBuf {
     let tree = dir.join("tree");
@@ -85,4 +85,40 @@ fn a_pass_takes_several_runs() {
         code == 1 && text.contains("it is no state of a scrub"),
         "{text}"
     );
+}
+
+/// What an append adds belongs to the pass, and what was verified before is not read again in it.
+#[test]
+fn a_pass_goes_on_over_an_append() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, state) = (image(dir.path()), dir.path().join("state"));
+    let limited = ["--scrub-rate=100k", "--scrub-time=100ms"];
+    let (code, text) = scrub(&image, &state, &limited);
+    assert!(code == 0 && text.starts_with("OK so far; "), "{text}");
+    let append = |name: &str| {
+        let tree = dir.path().join("tree");
+        fs::write(tree.join(name), name.repeat(100_000)).unwrap();
+        let (tree, image) = (tree.to_str().unwrap(), image.to_str().unwrap());
+        let args = ["--append", image, "-i", tree, "-l0", "--log-level=error"];
+        assert!(run(MKDWARFS, args).status.success());
+    };
+    append("second");
+    let (code, text) = scrub(&image, &state, &limited);
+    assert!(code == 0 && text.starts_with("OK so far; "), "{text}");
+    assert!(!text.contains("new pass"), "{text}");
+    // The first section was verified in this pass. The next pass finds its damage.
+    let mut bytes = fs::read(&image).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&image, &bytes).unwrap();
+    let (code, text) = scrub(&image, &state, &[]);
+    assert!(code == 0 && text.starts_with("OK; "), "{text}");
+    assert!(!text.contains("new pass"), "{text}");
+    // A complete pass does not go on.
+    append("third");
+    let (code, text) = scrub(&image, &state, &[]);
+    assert!(
+        code == 1 && text.contains("section 0 at offset 64 (BLOCK): checksum error"),
+        "{text}"
+    );
+    assert!(!text.contains("the file is not the one"), "{text}");
 }

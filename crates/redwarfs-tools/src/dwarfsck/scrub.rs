@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use redwarfs_format::section::{GenerationId, SectionHasher};
+use redwarfs_format::section::{GenerationId, SectionHasher, SectionHeader};
 use redwarfs_io::{FileSource, Overwrite, Source};
 use redwarfs_reader::Image;
 use redwarfs_reader::check::{FileSections, GenerationsCheck, ListedSection};
@@ -35,7 +35,7 @@ const WHAT: &str = "cannot use the state";
 /// What is known from earlier runs of the pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct ScrubState {
-    /// Identity and size of the image.
+    /// Identity of the sections in front of the next one.
     image: String,
     /// The next section.
     next: usize,
@@ -178,20 +178,17 @@ pub(super) fn run(args: &Args, path: &Path, input: &Path, logger: &Logger) -> Re
     let newest = image.list_sections().map_err(cannot)?;
     let FileSections { list, lost } = plan.sections(newest);
     let sections = list.sections;
-    let identity = identity(source.as_ref(), &sections);
-    let identity = identity.map_err(|e| ToolError::new("cannot scrub").path(input).io(&e))?;
     let mut state = ScrubState::read(path)?;
-    let same = state.image == identity;
-    if !same || state.next >= sections.len() {
-        let unfinished = state.next > 0 && state.finished < state.began;
-        if !same && unfinished {
+    let verified = sections.get(..state.next);
+    let same = verified.is_some_and(|verified| identity(verified) == state.image);
+    let complete = state.finished >= state.began;
+    if !same || complete {
+        if state.next > 0 && !complete {
             logger.info("the file is not the one of the last run: a new pass begins");
         }
-        let finished = if same { state.finished } else { 0 };
         state = ScrubState {
-            image: identity,
             began: now(),
-            finished,
+            finished: if same { state.finished } else { 0 },
             ..ScrubState::default()
         };
     }
@@ -215,9 +212,11 @@ pub(super) fn run(args: &Args, path: &Path, input: &Path, logger: &Logger) -> Re
         }
         state.next += 1;
     }
+    state.image = identity(sections.get(..state.next).unwrap_or_default());
     let complete = state.next >= sections.len();
     if complete {
-        state.finished = now();
+        // Also if the clock was set back meanwhile.
+        state.finished = now().max(state.began);
     }
     state.write(path, logger)?;
     if state.damaged.is_empty() && lost.is_empty() {
@@ -239,17 +238,16 @@ pub(super) fn run(args: &Args, path: &Path, input: &Path, logger: &Logger) -> Re
     Ok(EXIT_FAILURE)
 }
 
-/// What tells a file from another one: where its sections are, and what follows them.
-fn identity(source: &dyn Source, sections: &[ListedSection]) -> std::io::Result<String> {
+/// What tells the sections at the start of a file from those of another one. What is appended behind them does not matter.
+fn identity(sections: &[ListedSection]) -> String {
     // States of scrubs of the newest snapshot alone name sections in another way.
     let mut known = b"all generations".to_vec();
-    for listed in sections {
-        // That a header is damaged does not make it another file.
-        known.extend(listed.section.header_offset.to_le_bytes());
+    for ListedSection { section, .. } in sections {
+        known.extend(section.header_offset.to_le_bytes());
+        known.extend(section.header.iter().flat_map(SectionHeader::encode));
     }
-    known.extend(source.len()?.to_le_bytes());
     let id = GenerationId::of(&known);
-    Ok(id.0.iter().map(|byte| format!("{byte:02x}")).collect())
+    id.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether the checksums of a section of the image at `base` are right. False also if the run was stopped.
