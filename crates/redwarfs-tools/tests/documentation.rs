@@ -410,7 +410,7 @@ fn limits_are_those_of_the_source() {
 /// All pages of the manual.
 fn manuals() -> Vec<Manual> {
     let tools = redwarfs_tools::tools();
-    let manuals = tools.iter().map(|tool| tool.manual());
+    let manuals = tools.iter().map(redwarfs_tools::common::tool::Tool::manual);
     let others = [redwarfs_tools::runtime_manual()];
     let pages = redwarfs_tools::pages();
     manuals.chain(others).chain(pages).collect()
@@ -457,6 +457,7 @@ fn exit_codes_after_signals_are_documented() {
 
 /// The items of all lists: their numbers.
 fn items(blocks: &[Block], found: &mut Vec<Option<u32>>) {
+    let run_together = Regex::new(r"^(- |[0-9]+\. )").unwrap();
     for block in blocks {
         match block {
             Block::Item { number, body } => {
@@ -466,7 +467,6 @@ fn items(blocks: &[Block], found: &mut Vec<Option<u32>>) {
             Block::Definition { body, .. } => items(body, found),
             Block::Paragraph(spans) => {
                 let text: String = spans.iter().map(|span| span.text.as_str()).collect();
-                let run_together = Regex::new(r"^(- |[0-9]+\. )").unwrap();
                 assert!(
                     !run_together.is_match(&text),
                     "a list as a paragraph: {text}"

@@ -547,10 +547,7 @@ fn a_signal_logs_the_use_of_the_cache() {
             );
             std::thread::sleep(Duration::from_millis(50));
             let text = fs::read_to_string(&log).unwrap_or_default();
-            let last = text
-                .lines()
-                .filter(|line| line.contains(" cache /"))
-                .next_back();
+            let last = text.lines().rfind(|line| line.contains(" cache /"));
             (last.map(str::to_owned), text.contains("miss rate"))
         };
         let mut last = None;

@@ -143,7 +143,7 @@ mod tests {
         };
         assert_eq!(
             manual.to_markdown(),
-            "# x\n\ny.\n\n## A\n\nThese:\n\n<ul>\n<li>\n<p><code>one</code></p>\n</li>\n<li>\n<p>two</p>\n<p>more</p>\n</li>\n</ul>\n\n\
+            "# x\n\ny.\n\n## A\n\nThese&#58;\n\n<ul>\n<li>\n<p><code>one</code></p>\n</li>\n<li>\n<p>two</p>\n<p>more</p>\n</li>\n</ul>\n\n\
              <ol>\n<li value=\"2\">\n<p>second</p>\n</li>\n</ol>\n\nend\n\n\
              <dl>\n<dt><code>t</code></dt>\n<dd>\n<p>has</p>\n<ul>\n<li>\n<p>inner</p>\n</li>\n</ul>\n</dd>\n</dl>\n"
         );

@@ -38,10 +38,12 @@ impl Shared {
             let Some(image) = self.images.get(number) else {
                 return;
             };
-            if results
-                .send((number, self.opener.try_image(image)))
-                .is_err()
-            {
+            let result = self.opener.try_image(image);
+            if result.is_ok() {
+                // The other images are opened when they are used, and not before.
+                self.over.store(true, Ordering::Relaxed);
+            }
+            if results.send((number, result)).is_err() {
                 return;
             }
         }
