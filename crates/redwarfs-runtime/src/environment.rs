@@ -9,7 +9,7 @@ use redwarfs_fuse::MountOptions;
 use redwarfs_reader::{BlockAllocator, CacheOptions};
 use rustix::fs::{Access, access};
 
-use crate::error::Failure;
+use crate::error::{ANOTHER, Failure};
 
 /// When the image is extracted to run its program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,7 +50,7 @@ impl Settings {
             match can_have_directories(&base) {
                 Ok(()) => settings.base = Some(base),
                 Err(error) => {
-                    let failure = Failure::io("ignoring TMPDIR", &base, &error);
+                    let failure = Failure::io("ignoring TMPDIR", &base, &error).hint(ANOTHER);
                     ignored.push(failure.text);
                 }
             }

@@ -13,8 +13,15 @@ pub(crate) const EXIT_FAILURE: u8 = 1;
 /// Exit code of an extraction whose patterns match nothing.
 pub(crate) const EXIT_NO_MATCH: u8 = 3;
 
-/// What to do if a temporary directory cannot be used.
-pub(crate) const ELSEWHERE: &str = ": set TMPDIR to a directory where there is room";
+/// What to do if nothing can be made in the directory for mounts and copies.
+pub(crate) const ELSEWHERE: &str =
+    ": set TMPDIR to a directory that you can write to and that has room";
+/// What to do if `TMPDIR` itself cannot be used.
+pub(crate) const ANOTHER: &str =
+    ": set TMPDIR to a directory that exists and that you can write to";
+/// What to do if no program may run from a copy.
+pub(crate) const EXECUTABLE: &str = ": set TMPDIR to a directory on a file system without noexec, or use \
+     --appimage-extract in such a directory and start squashfs-root/AppRun";
 
 /// Result with [`Failure`].
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;

@@ -57,7 +57,10 @@ fn reason(path: &Path, error: &io::Error) -> String {
             ": it is not executable in the image (chmod +x, and build again)".to_owned()
         }
         (io::ErrorKind::PermissionDenied, _) if is_noexec(path) => {
-            format!(": nothing may be executed there{}", error::ELSEWHERE)
+            format!(
+                ": its file system is mounted with noexec{}",
+                error::EXECUTABLE
+            )
         }
         (io::ErrorKind::NotFound, Err(_)) => {
             let target = path.read_link().unwrap_or_default();

@@ -451,7 +451,7 @@ fn what_is_in_the_way_is_said() {
         &[
             "cannot create directory: ",
             "/tmp/.mount_",
-            "ead-only file system: set TMPDIR to ",
+            "ead-only file system: set TMPDIR to a directory that you can write to",
         ],
     );
     // A copy that has no room, and one that may not be executed.
@@ -467,7 +467,8 @@ fn what_is_in_the_way_is_said() {
         127,
         &[
             "cannot run: ",
-            "/AppRun: permission denied: nothing may be executed there: set TMPDIR to ",
+            "/AppRun: permission denied: its file system is mounted with noexec: set TMPDIR to a directory on a file \
+             system without noexec, or use --appimage-extract ",
         ],
     );
     failed(
