@@ -39,16 +39,21 @@ pub(crate) fn run(program: &Program, settings: &Settings, patterns: Vec<OsString
         options.select = Some(Selection::new(move |path, _| patterns.match_path(path)));
     }
     let target = Path::new(TARGET);
-    match fs::create_dir(target) {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+    let made = match fs::create_dir(target) {
+        Ok(()) => true,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+        Err(error) => {
             return Err(Failure::io("cannot create directory", target, &error).code(EXIT_FAILURE));
         }
-        _ => {}
-    }
+    };
     let summary = extract_to_directory(&image, target, &options, &Warnings).map_err(|error| {
         Failure::new(format_args!("cannot extract: {TARGET}: {error}")).code(EXIT_FAILURE)
     })?;
     if any && summary.matched + summary.directories == 0 {
+        if made {
+            // A script must not take it for a result.
+            let _ = fs::remove_dir(target);
+        }
         return Err(Failure::new(format_args!(
             "nothing in the image matches {named}: {}",
             program.path.display()

@@ -65,6 +65,18 @@ fn patterns_choose_what_is_extracted() {
         said.contains("nothing in the image matches bin/*: "),
         "{said}"
     );
+    // Nothing is left of it, and what was there stays.
+    let app = App::with(&FILES);
+    for expected in [false, true] {
+        let mut command = app.command();
+        command.args(["--appimage-extract", "nope*"]);
+        assert_eq!(command.output().unwrap().status.code(), Some(3));
+        let target = app.path("squashfs-root");
+        assert_eq!(target.exists(), expected);
+        if !expected {
+            fs::create_dir(target).unwrap();
+        }
+    }
     let (_, _, said) = names(&["nosuch", "neither"]);
     assert!(said.contains(" matches nosuch, neither: "), "{said}");
 }
