@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -139,13 +140,13 @@ fn a_mount_is_there_until_a_signal() {
     let mut second = mount();
     assert_eq!(second.line(), point);
     first.signal(Signal::INT);
-    first.child.wait().unwrap();
+    assert_eq!(first.child.wait().unwrap().signal(), Some(2));
     assert_eq!(
         fs::read_to_string(format!("{point}/usr/bin/x")).unwrap(),
         "x"
     );
     second.signal(Signal::TERM);
-    second.child.wait().unwrap();
+    assert_eq!(second.child.wait().unwrap().signal(), Some(15));
     app.wait_until_clean();
     // It ends when somebody unmounts.
     let mut third = mount();
