@@ -7,7 +7,7 @@ use redwarfs_reader::check::CheckOptions;
 use crate::environment::Settings;
 use crate::error::{EXIT_FAILURE, Failure, Result};
 use crate::keeper::open_image;
-use crate::program::{CUT_OFF, Program};
+use crate::program::Program;
 
 /// Compares every section of the image with its checksum. The program in front has none.
 pub(crate) fn run(program: &Program, settings: &Settings) -> Result<()> {
@@ -22,7 +22,8 @@ pub(crate) fn run(program: &Program, settings: &Settings) -> Result<()> {
     match report.findings.first() {
         None => crate::print(OsStr::new("the image is intact")),
         Some(finding) => {
-            let failure = Failure::new(format_args!("damaged: {path}: {finding}{CUT_OFF}"));
+            let advice = program.advice();
+            let failure = Failure::new(format_args!("damaged: {path}: {finding}{advice}"));
             Err(failure.code(EXIT_FAILURE))
         }
     }

@@ -21,7 +21,7 @@ use rustix::process::{WaitOptions, setsid, waitpid};
 
 use crate::environment::Settings;
 use crate::error::{self, Failure, Result};
-use crate::program::{Program, hint};
+use crate::program::Program;
 use crate::share::{KeeperRecord, Kept, Share};
 use crate::tree::remove_tree;
 use crate::{namespace, os};
@@ -134,7 +134,7 @@ pub(crate) fn open_image(program: &Program, offset: u64, settings: &Settings) ->
         Failure::new(format_args!(
             "cannot open the image: {}: {error}{}",
             program.path.display(),
-            hint(&error)
+            program.hint(&error)
         ))
     })
 }

@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use redwarfs_format::elf::Elf;
+use redwarfs_format::recovery::{PAGE, page_kind};
 use redwarfs_format::section::{MAGIC, locate_image_from};
 use twox_hash::XxHash3_64;
 
@@ -20,15 +21,15 @@ const MOST: u64 = 64 << 10;
 const OWN_FILE: &str = "/proc/self/exe";
 
 /// What helps if a part of the file is missing or wrong.
-pub(crate) const CUT_OFF: &str = ": get the file again, it is damaged or not complete";
-
-/// What the user can do about an image that cannot be used.
-pub(crate) fn hint(error: &redwarfs_format::Error) -> &'static str {
-    match error {
-        redwarfs_format::Error::Corrupt { .. } => CUT_OFF,
-        _ => "",
-    }
-}
+const CUT_OFF: &str = ": get the file again, it is damaged or not complete";
+/// The same, if parity of the file was found.
+const REPAIR: &str =
+    ": dwarfsck --repair FILE can repair it, as there is recovery data; or get the file again";
+/// What the name of a file with recovery data ends with, behind the name of the file that it protects.
+const SIDECAR: &str = ".dwrec";
+/// How much of the end of a file is searched for recovery data, and how much of it at a time.
+const SEARCHED: u64 = 64 << 20;
+const PIECE: u64 = 1 << 20;
 
 /// A file with an image.
 #[derive(Debug)]
@@ -91,8 +92,9 @@ impl Program {
         locate_image_from(start, size, &read).map_err(|error| match error {
             redwarfs_format::Error::NotAnImage(_) if end > Some(size) => {
                 Failure::new(format_args!(
-                    "the file ends within the program in front: {}{CUT_OFF}",
-                    self.path.display()
+                    "the file ends within the program in front: {}{}",
+                    self.path.display(),
+                    self.advice()
                 ))
             }
             redwarfs_format::Error::NotAnImage(_) => Failure::new(format_args!(
@@ -106,9 +108,45 @@ impl Program {
             other => Failure::new(format_args!(
                 "cannot find the image: {}: {other}{}",
                 self.path.display(),
-                hint(&other)
+                self.hint(&other)
             )),
         })
+    }
+
+    /// What the user can do about an image that cannot be used.
+    pub(crate) fn hint(&self, error: &redwarfs_format::Error) -> &'static str {
+        match error {
+            redwarfs_format::Error::Corrupt { .. } => self.advice(),
+            _ => "",
+        }
+    }
+
+    /// What helps if a part of the file is missing or wrong.
+    pub(crate) fn advice(&self) -> &'static str {
+        match self.has_recovery_data() || with_ending(&self.path, SIDECAR).is_file() {
+            true => REPAIR,
+            false => CUT_OFF,
+        }
+    }
+
+    /// Whether an intact page of recovery data is near the end of the file.
+    fn has_recovery_data(&self) -> bool {
+        let size = self.file.metadata().map_or(0, |found| found.len());
+        let first = size.saturating_sub(SEARCHED);
+        let mut end = size;
+        while end > first {
+            let start = end.saturating_sub(PIECE).max(first);
+            // A page may begin in this piece and end in the one behind it.
+            let length = size.min(end + PAGE as u64) - start;
+            let mut bytes = vec![0; length as usize];
+            if self.file.read_exact_at(&mut bytes, start).is_ok()
+                && bytes.windows(PAGE).any(is_recovery_page)
+            {
+                return true;
+            }
+            end = start;
+        }
+        false
     }
 
     /// The text in a section of the program.
@@ -152,6 +190,11 @@ impl Program {
     pub(crate) fn short_name(&self) -> String {
         short_name(self.path.file_name().unwrap_or_default())
     }
+}
+
+fn is_recovery_page(bytes: &[u8]) -> bool {
+    let page = bytes.first_chunk();
+    page.is_some_and(|page| page_kind(page).is_some())
 }
 
 /// Longest part of a file's name in the name of a directory; scripts have a limit of 127 bytes for the

@@ -10,6 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
 use redwarfs::format::hints::{Hint, Hints};
+use redwarfs_format::recovery::{Geometry, HeaderPage};
 use redwarfs_testkit::mutate::Rng;
 use rustix::process::Signal;
 use support::{
@@ -507,6 +508,19 @@ fn what_is_in_the_way_is_said() {
         127,
         &["image: ", "/alone", "damaged or not complete"],
     );
+    // Recovery data beside the file or in it helps more than getting the file again.
+    let sidecar = app.path("alone.dwrec");
+    fs::write(&sidecar, "").unwrap();
+    let repair = ": dwarfsck --repair FILE can repair it";
+    failed(&mut command, 127, &["image: ", "/alone", repair]);
+    fs::remove_file(sidecar).unwrap();
+    let length = image.len() as u64;
+    let geometry = Geometry::new(0, length, 5.0, None).unwrap();
+    let page = HeaderPage::lay_out(geometry).unwrap().encode(3);
+    let filling = vec![0; 3 << 20];
+    app.write(&alone, &[&image, &page, &filling]);
+    failed(&mut command, 127, &["image: ", "/alone", repair]);
+    failed(command.arg("--appimage-check"), 1, &["/alone", repair]);
     // What ends within the program cannot start, but another runtime can look at it.
     let part = app.path("part");
     let bytes = fs::read(&app.file).unwrap();
