@@ -28,6 +28,7 @@ impl LockedFile {
     ///
     /// # Errors
     /// Every error names the path. [`io::ErrorKind::ResourceBusy`] if another program has the lock,
+    /// [`io::ErrorKind::ExecutableFileBusy`] if the program in the file runs,
     /// [`io::ErrorKind::InvalidInput`] if it is no regular file.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Self> {
         let path = path.as_ref();
@@ -40,7 +41,7 @@ impl LockedFile {
             .read(true)
             .write(true)
             .open(path)
-            .map_err(named)?;
+            .map_err(|e| named(runs(e)))?;
         if !file.metadata().map_err(named)?.is_file() {
             return Err(named(refused("is no regular file")));
         }
@@ -74,6 +75,17 @@ impl LockedFile {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// With what the user can do if the program in the file runs.
+fn runs(error: io::Error) -> io::Error {
+    match error.kind() {
+        kind @ io::ErrorKind::ExecutableFileBusy => io::Error::new(
+            kind,
+            "text file busy: the program in it runs; end that first",
+        ),
+        _ => error,
     }
 }
 
@@ -402,6 +414,35 @@ mod tests {
             std::fs::read(&path).unwrap(),
             b"contents, pointer1newspointer2"
         );
+    }
+
+    /// A file of which the system does not say that it is a program, and so why it cannot be written.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_program_that_runs_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("program");
+        // Another process writes it: what is open for writing here would be so in the processes of other tests.
+        let script = "cp \"$(command -v sleep)\" \"$1\"";
+        let mut copy = std::process::Command::new("sh");
+        assert!(
+            copy.args(["-c", script, "sh"])
+                .arg(&path)
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut program = std::process::Command::new(&path).arg("60").spawn().unwrap();
+        let error = LockedFile::open(&path).unwrap_err();
+        program.kill().unwrap();
+        program.wait().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::ExecutableFileBusy);
+        let text = format!(
+            "{}: text file busy: the program in it runs; end that first",
+            path.display()
+        );
+        assert_eq!(error.to_string(), text);
+        LockedFile::open(&path).unwrap();
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::support::lasting::{TestDir, noise, said};
-use crate::support::{DWARFSEXTRACT, MKDWARFS, must, run};
+use crate::support::{DWARFSCK, DWARFSEXTRACT, MKDWARFS, must, run};
 
 /// With four files of 400,000 bytes.
 fn place(options: &[&str]) -> TestDir {
@@ -26,6 +26,46 @@ fn extracts(image: &Path, tree: &Path) {
         let name = format!("file{number}");
         assert!(fs::read(out.path().join(&name)).unwrap() == fs::read(tree.join(name)).unwrap());
     }
+}
+
+/// The system lets nobody write a program that runs, so a repair of it makes a copy.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_program_that_runs_is_repaired_in_a_copy() {
+    let place = place(&[]);
+    let program = place.path("program");
+    // Another process writes it: what is open for writing here would be so in the processes of other tests.
+    let script = "cat \"$(command -v sleep)\" \"$1\" >\"$2\" && chmod +x \"$2\"";
+    let mut make = std::process::Command::new("sh");
+    make.args(["-c", script, "sh"])
+        .arg(&place.image)
+        .arg(&program);
+    assert!(make.status().unwrap().success());
+    let file = program.to_str().unwrap();
+    must(DWARFSCK, [file, "--add-recovery=10"]);
+    let mut running = std::process::Command::new(&program)
+        .arg("60")
+        .spawn()
+        .unwrap();
+    let refused = |option: &str| {
+        let output = run(DWARFSCK, [file, option]);
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).unwrap(),
+        )
+    };
+    let line = format!(
+        "dwarfsck: cannot open: {file}: text file busy: the program in it runs; end that first"
+    );
+    let advice = "(--repair=FILE writes a repaired copy)";
+    assert_eq!(refused("--repair"), (Some(1), format!("{line} {advice}\n")));
+    assert_eq!(refused("--remove-recovery"), (Some(1), format!("{line}\n")));
+    let copy = place.path("copy");
+    must(DWARFSCK, [file, &format!("--repair={}", copy.display())]);
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert!(fs::read(copy).unwrap() == fs::read(&program).unwrap());
+    must(DWARFSCK, [file, "--repair"]);
 }
 
 #[test]

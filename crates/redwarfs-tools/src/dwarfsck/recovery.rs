@@ -1,5 +1,6 @@
 //! Recovery data: `--add-recovery`, `--check-recovery`, `--repair` and `--remove-recovery`.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -124,7 +125,22 @@ pub(super) fn run(
 }
 
 pub(super) fn lock(input: &Path) -> Result<LockedFile> {
-    LockedFile::open(input).map_err(|e| ToolError::new("cannot open").cause(io_cause(&e)))
+    LockedFile::open(input).map_err(|e| not_opened(&e))
+}
+
+fn not_opened(error: &io::Error) -> ToolError {
+    ToolError::new("cannot open").cause(io_cause(error))
+}
+
+/// Opens a file for a repair where it is. If it cannot be written, a copy can.
+fn lock_to_repair(input: &Path) -> Result<LockedFile> {
+    use io::ErrorKind::{ExecutableFileBusy, PermissionDenied, ReadOnlyFilesystem};
+    LockedFile::open(input).map_err(|e| match e.kind() {
+        ExecutableFileBusy | PermissionDenied | ReadOnlyFilesystem => {
+            not_opened(&e).hint("--repair=FILE writes a repaired copy")
+        }
+        _ => not_opened(&e),
+    })
 }
 
 /// Where the image is in the file.
@@ -311,7 +327,7 @@ pub(super) fn examine(
 
 fn repair(args: &Args, input: &Path, logger: &Logger, stop: &AtomicBool) -> Result<u8> {
     let what = "cannot repair";
-    let file = lock(input)?;
+    let file = lock_to_repair(input)?;
     let (found, damage) = examine(args, &file, Access::Write, what, input, logger, stop)?;
     let open = open_ranges(&found, &file, what, input)?;
     if damage.is_none() {
