@@ -292,9 +292,18 @@ fn squashfs_images_are_named() {
     let place = TestDir::new(&["a"]);
     let mut squashfs = vec![0; 4096];
     squashfs[..4].copy_from_slice(b"hsqs");
-    squashfs[28] = 4;
+    // Block size, compressor and its logarithm, version.
+    for (at, value) in [(14, 2), (20, 1), (22, 17), (28, 4)] {
+        squashfs[at] = value;
+    }
+    // Length, and places of the tables.
+    for (at, value) in [(40, 4096_u64), (64, 96), (72, 200)] {
+        squashfs[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
     let front = program();
-    for front in [&b""[..], &front] {
+    let padded = [&front[..], &[0; 100]].concat();
+    let script = b"#!/bin/sh\nexec mount -t squashfs\n";
+    for front in [&b""[..], &front, &padded, script] {
         place.file("old", [front, &squashfs].concat());
         let at = front.len();
         let said = format!("unsquashfs -o {at} extracts it");

@@ -7,7 +7,7 @@ use redwarfs_reader::{Image, ImageOffset, OpenOptions, SnapshotChoice};
 
 use super::env::{self, IoLayer};
 use super::error::{Result, ToolError, cause_at, display_path};
-use super::program::{squashfs_advice, squashfs_in};
+use super::program::{squashfs_advice, squashfs_behind};
 
 /// How a tool spells the options that an error may advise.
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +83,7 @@ pub fn open_error(
 ) -> ToolError {
     let (cause, mut advice) = explain(path, options, failed, spelling);
     if matches!(cause, Error::NotAnImage(_))
-        && let Some(at) = squashfs_in(path)
+        && let Some(at) = squashfs_behind(path)
     {
         let (what, how) = squashfs_advice(at);
         advice = Some(format!("{what}: {how}"));

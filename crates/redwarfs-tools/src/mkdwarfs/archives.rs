@@ -21,7 +21,7 @@ use super::output::interrupted;
 use super::run::limit_error;
 use crate::common::error::{cause_at, display_path, io_cause};
 use crate::common::os::{canonical, own_program};
-use crate::common::program::{squashfs_advice, squashfs_in};
+use crate::common::program::{squashfs_advice, squashfs_behind, squashfs_in};
 use crate::common::users::{parse_group, parse_user};
 use crate::common::{Result, ToolError};
 
@@ -104,11 +104,7 @@ impl Archives {
                 });
             }
             if let Some(at) = squashfs_in(&archive.path) {
-                let (what, how) = squashfs_advice(at);
-                return Err(ToolError::new("cannot read input")
-                    .path(&archive.path)
-                    .cause(what)
-                    .hint(how));
+                return Err(squashfs_error(&archive.path, at));
             }
             if is_image(&archive.path) {
                 let path = canonical(&archive.path).unwrap_or_else(|_| archive.path.clone());
@@ -231,6 +227,14 @@ pub(super) fn spool(args: &Args) -> PathBuf {
         .unwrap_or_else(std::env::temp_dir)
 }
 
+fn squashfs_error(path: &Path, at: u64) -> ToolError {
+    let (what, how) = squashfs_advice(at);
+    ToolError::new("cannot read input")
+        .path(path)
+        .cause(what)
+        .hint(how)
+}
+
 fn archive_error(error: Error) -> ToolError {
     let what = "cannot read input";
     let shown = |path: &Path| match path == Path::new("-") {
@@ -252,9 +256,10 @@ fn archive_error(error: Error) -> ToolError {
             .path(shown(&path))
             .cause(format!("the archive is damaged {place}"))
             .cause(cause),
-        Error::Unsupported { path, what: cause } => {
-            ToolError::new(what).path(shown(&path)).cause(cause)
-        }
+        Error::Unsupported { path, what: cause } => match squashfs_behind(&path) {
+            Some(at) => squashfs_error(&path, at),
+            None => ToolError::new(what).path(shown(&path)).cause(cause),
+        },
         Error::Spool { directory, source } => ToolError::new("cannot write the temporary file")
             .path(&directory)
             .cause(io_cause(&source))
