@@ -260,7 +260,7 @@ fn errors_of_category_options() {
         ),
         (
             &["--categorize=hotness", &list],
-            "duplicate path in hotness list: 'a'",
+            "duplicate path in hotness list: 'a' (awk '!seen[$0]++' ",
         ),
         (
             &["--categorize=hotness", "--hotness-list=/no/such"],

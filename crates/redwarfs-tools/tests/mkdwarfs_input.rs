@@ -316,6 +316,22 @@ fn explicit_orders_may_be_separated_by_nul() {
     }
 }
 
+/// Lists of several runs that were joined.
+#[test]
+fn in_explicit_orders_the_first_place_of_a_path_counts() {
+    let place = TestDir::new(&["1", "2", "3"]);
+    let order = place.file("order", "/3\n2\n./3\n1\n2\n");
+    let built = place.image(&[&format!("--order=explicit:file={order}"), "-C", "null"]);
+    let block = built.0.decode_block(redwarfs_format::BlockNo(0)).unwrap();
+    assert_eq!(block, b"321");
+    let order = format!("--order=explicit:file={order}");
+    let mut command = mkdwarfs();
+    command.args(["-i", "in", "-o", "other", "--log-level=info", &order]);
+    let said = Done::from(command.current_dir(place.path("")).output().unwrap()).stderr;
+    let note = "/order: ignoring 2 lines with a path that stands further up\n";
+    assert!(said.contains(note), "{said}");
+}
+
 #[test]
 fn one_file_system_and_tagged_directories() {
     let place = TestDir::new(&[

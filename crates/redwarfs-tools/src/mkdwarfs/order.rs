@@ -5,15 +5,17 @@
 //! `share` of a block: `Collator::collated` in `collate.rs` for versions of directories, and
 //! `Spread` in `families.rs` for files. The order `families` uses both, `versions` only the first.
 
+use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 
 use redwarfs_writer::{FamilyOptions, NilsimsaOptions, Order, plain_path};
 
 use super::input;
-use crate::common::number::parse_size;
+use crate::common::error::display_path;
+use crate::common::number::{counted, parse_size};
 use crate::common::suggest::unknown;
-use crate::common::{Result, ToolError};
+use crate::common::{Logger, Result, ToolError};
 
 /// `--order`, before files that it names are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,11 +145,12 @@ fn nilsimsa(options: Option<&str>) -> std::result::Result<NilsimsaOptions, Strin
 
 impl OrderSpec {
     /// The order of a build, with the paths of the file that an explicit order names. `rest` is the order
-    /// of files without a key from the script. `null`: see `--null`.
+    /// of files without a key from the script. `null`: see `--null`. Of a path that the file has more than once, the first
+    /// place counts.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub(super) fn read(&self, rest: Order, null: bool) -> Result<Order> {
+    pub(super) fn read(&self, rest: Order, null: bool, logger: &Logger) -> Result<Order> {
         Ok(match self {
             OrderSpec::None => Order::None,
             OrderSpec::Path => Order::Path,
@@ -156,20 +159,38 @@ impl OrderSpec {
             OrderSpec::Versions(options) => Order::Versions(*options),
             OrderSpec::Families(options) => Order::Families(*options),
             OrderSpec::Nilsimsa(options) => Order::Nilsimsa(*options),
-            OrderSpec::Explicit(file) => Order::Explicit(explicit_order(file, null)?),
+            OrderSpec::Explicit(file) => Order::Explicit(explicit_order(file, null, logger)?),
             OrderSpec::Script => Order::Script(Box::new(rest)),
         })
     }
 }
 
-fn explicit_order(file: &Path, null: bool) -> Result<Vec<Vec<u8>>> {
+fn explicit_order(file: &Path, null: bool, logger: &Logger) -> Result<Vec<Vec<u8>>> {
     let entries = input::read_list(file, null).map_err(|e| {
         ToolError::new("failed to open explicit order file")
             .path(file)
             .io(&e)
     })?;
-    let paths = entries.iter().map(|entry| plain_path(entry));
-    Ok(paths.filter(|path| !path.is_empty()).collect())
+    let mut seen = HashSet::new();
+    let mut paths = Vec::new();
+    let mut repeated = 0_u64;
+    for path in entries.iter().map(|entry| plain_path(entry)) {
+        if path.is_empty() {
+            continue;
+        }
+        match seen.insert(path.clone()) {
+            true => paths.push(path),
+            false => repeated += 1,
+        }
+    }
+    if repeated > 0 {
+        logger.info(format_args!(
+            "{}: ignoring {} with a path that stands further up",
+            display_path(file),
+            counted(repeated, "line", "lines")
+        ));
+    }
+    Ok(paths)
 }
 
 #[cfg(test)]

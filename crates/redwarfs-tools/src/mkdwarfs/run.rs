@@ -236,7 +236,7 @@ pub(super) fn build_options(
                 let what = "order 'script' needs a script with a function 'order'";
                 return Err(ToolError::new(what));
             }
-            spec.read(rest, args.null)
+            spec.read(rest, args.null, logger)
         })?;
     if has_order && !o.uses_keys() {
         logger.warn("the order of the script has no effect: '--order' names another one");

@@ -340,7 +340,12 @@ fn read_hot_paths(file: &Path) -> Result<HotPaths> {
             .path(file)
             .io(&e)
     })?;
-    HotPaths::parse(&text).map_err(|e| ToolError::new(e.to_string()))
+    HotPaths::parse(&text).map_err(|e| {
+        let list = display_path(file);
+        ToolError::new(e.to_string()).hint(format!(
+            "awk '!seen[$0]++' {list} prints {list} with the first of equal lines"
+        ))
+    })
 }
 
 /// The categorizers and their categories, for the long help.
