@@ -188,7 +188,7 @@ fn install_puts_every_file_in_its_place_and_removes_it() {
     ] {
         let text = fs::read_to_string(target.join("usr/local").join(file)).unwrap();
         assert!(
-            text.contains(part) && !text.contains("DIR@"),
+            text.contains(part) && !text.contains("DIR@") && !text.contains("BIN@"),
             "{file}: {text}"
         );
     }
@@ -212,6 +212,43 @@ fn install_puts_every_file_in_its_place_and_removes_it() {
         .env("BINARY", &binary);
     run(command.env("PREFIX", "/usr").env("SBINDIR", "/usr/sbin"));
     assert_eq!(link("usr/sbin/mount.dwarfs"), Path::new("../bin/redwarfs"));
+    // Every file that names a program names it where it is.
+    let starts = |prefix: &str| {
+        let directory = target.join(format!("{prefix}/lib/systemd/system"));
+        let mut starts = Vec::new();
+        for unit in fs::read_dir(directory).unwrap() {
+            let text = fs::read_to_string(unit.unwrap().path()).unwrap();
+            assert!(!text.contains("@UNITBIN@"), "{text}");
+            starts.extend(text.lines().filter_map(|line| {
+                let start = line.strip_prefix("ExecStart=")?;
+                start.split(' ').next().map(str::to_owned)
+            }));
+        }
+        starts.sort();
+        starts
+    };
+    let programs = ["dwarfs", "dwarfs", "dwarfsck"];
+    assert_eq!(
+        starts("usr"),
+        programs.map(|name| format!("/usr/bin/{name}"))
+    );
+    for file in [
+        "share/applications/redwarfs-open.desktop",
+        "libexec/redwarfs/open-image",
+    ] {
+        let text = fs::read_to_string(target.join("usr").join(file)).unwrap();
+        assert!(!text.contains("/usr/local"), "{file}: {text}");
+    }
+    // Units for any of the two prefixes.
+    let mut command = Command::new(root().join("scripts/install"));
+    command
+        .env("DESTDIR", &target)
+        .env("SHARE", &share)
+        .env("BINARY", &binary)
+        .env("UNITBIN", "")
+        .env_remove("PREFIX");
+    run(&mut command);
+    assert_eq!(starts("usr/local"), programs);
 }
 
 #[test]
@@ -297,6 +334,7 @@ fn desktop_file_and_unit_are_valid() {
         let text = fs::read_to_string(root().join(format!("packaging/share/{name}.in"))).unwrap();
         let base = dir.path().display().to_string();
         let text = text.replace("@BINDIR@", &format!("{base}/bin"));
+        let text = text.replace("@UNITBIN@", &format!("{base}/bin/"));
         let path = dir.path().join(name);
         fs::write(
             &path,
