@@ -523,6 +523,55 @@ fn lists_of_the_manuals_are_lists() {
     assert!(all > 40, "{all}");
 }
 
+/// A line at the margin ends a definition or an item of a list, so it must not stand in the middle of a sentence.
+#[test]
+fn definitions_of_the_manuals_are_whole() {
+    let directory = root().join("crates/redwarfs-tools/manual");
+    let item = Regex::new(r"^(: |- |[0-9]{1,3}\. )").unwrap();
+    let mut seen = 0;
+    for file in fs::read_dir(directory).unwrap() {
+        let path = file.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let mut is_inner = false;
+        for (number, line) in lines.iter().enumerate() {
+            let begins = item.is_match(line);
+            let next = lines.get(number + 1).unwrap_or(&"");
+            let goes_on = !line.is_empty() && !line.starts_with(' ') && !begins;
+            assert!(
+                !is_inner || !goes_on || next.starts_with(": "),
+                "{}:{}: is not indented: {line}",
+                path.display(),
+                number + 1
+            );
+            is_inner = begins || (is_inner && line.starts_with(' '));
+            seen += usize::from(begins);
+        }
+    }
+    assert!(seen > 100, "{seen}");
+}
+
+/// What a help text says behind the options has lines of its own. Those that are too long would be broken again.
+#[test]
+fn lines_of_help_texts_fit_80_columns() {
+    let mut seen = 0;
+    for program in [MKDWARFS, DWARFS, DWARFSCK, DWARFSEXTRACT] {
+        for option in ["-h", "--help"] {
+            let of = |columns: &str| {
+                let mut command = Command::new(program);
+                let output = command.arg(option).env("COLUMNS", columns).output();
+                let text = String::from_utf8(output.unwrap().stdout).unwrap();
+                text.split_once("Examples:\n")
+                    .map(|(_, end)| end.to_owned())
+            };
+            let (narrow, wide) = (of("80"), of("200"));
+            assert_eq!(narrow, wide, "{program} {option}");
+            seen += narrow.map_or(0, |text| text.lines().count());
+        }
+    }
+    assert!(seen > 0);
+}
+
 /// Tests and the command line are where documents say.
 #[test]
 fn tables_are_read_as_meant() {

@@ -63,8 +63,8 @@ Examples:
 
 Write a comma in a value as '\\,'. The driver accepts options for /etc/fstab
 and for other drivers, and obsolete options, without effect; see --man.
-The mount is read-only without -o rw=DIR. Unmount with 'fusermount3 -u MOUNTPOINT',
-'umount MOUNTPOINT', or by SIGINT or SIGTERM.";
+The mount is read-only without -o rw=DIR. Unmount with 'umount MOUNTPOINT',
+'fusermount3 -u MOUNTPOINT', or by SIGINT or SIGTERM.";
 
 /// Mounts as requested. Returns the exit code.
 pub(super) fn start(arguments: &Arguments) -> Result<u8> {
