@@ -572,6 +572,34 @@ fn lines_of_help_texts_fit_80_columns() {
     assert!(seen > 0);
 }
 
+/// Every page of the format and of the measurements is a page of the book.
+#[test]
+fn the_book_has_every_page() {
+    let summary = fs::read_to_string(root().join("docs/book/src/SUMMARY.md")).unwrap();
+    // Tables for those who change the program.
+    let left_out = ["options/tests.md"];
+    let mut missing = Vec::new();
+    for directory in ["", "format", "bench", "options", "book/src"] {
+        let entries = fs::read_dir(root().join("docs").join(directory)).unwrap();
+        for name in entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()) {
+            if !name.ends_with(".md") || name == "SUMMARY.md" {
+                continue;
+            }
+            let page = match directory {
+                "" => format!("../../{name}"),
+                "book/src" => name,
+                _ => format!("../../{directory}/{name}"),
+            };
+            if !summary.contains(&format!("]({page})"))
+                && !left_out.iter().any(|end| page.ends_with(end))
+            {
+                missing.push(page);
+            }
+        }
+    }
+    assert!(missing.is_empty(), "SUMMARY.md lacks {missing:?}");
+}
+
 /// Tests and the command line are where documents say.
 #[test]
 fn tables_are_read_as_meant() {
