@@ -6,11 +6,8 @@ use std::fs;
 use crate::driver::{can_mount, stderr, table_line};
 use crate::several_images::{Images, ctl, list, mount, names, try_mount};
 
-#[test]
-fn a_mount_needs_an_image_that_opens() {
-    if !can_mount("a_mount_needs_an_image_that_opens") {
-        return;
-    }
+/// A directory with an image, whose path is the second value, and three that cannot be opened.
+fn damaged_images() -> (Images, String) {
     let images = Images::new();
     let good = images.text("good.dwarfs");
     images.make("good.dwarfs", "good");
@@ -19,6 +16,15 @@ fn a_mount_needs_an_image_that_opens() {
     fs::write(images.path("cut.dwarfs"), cut).unwrap();
     fs::write(images.path("broken.dwarfs"), "no image").unwrap();
     fs::write(images.path("empty.dwarfs"), "").unwrap();
+    (images, good)
+}
+
+#[test]
+fn a_mount_needs_an_image_that_opens() {
+    if !can_mount("a_mount_needs_an_image_that_opens") {
+        return;
+    }
+    let (images, good) = damaged_images();
     let [broken, empty, cut] =
         ["broken", "empty", "cut"].map(|name| images.text(&format!("{name}.dwarfs")));
     let absent = images.text("absent.dwarfs");
@@ -90,14 +96,7 @@ fn an_image_that_cannot_be_opened_is_not_added() {
     if !can_mount("an_image_that_cannot_be_opened_is_not_added") {
         return;
     }
-    let images = Images::new();
-    let good = images.text("good.dwarfs");
-    images.make("good.dwarfs", "good");
-    let mut cut = fs::read(&good).unwrap();
-    cut.truncate(cut.len() / 2);
-    fs::write(images.path("cut.dwarfs"), cut).unwrap();
-    fs::write(images.path("broken.dwarfs"), "no image").unwrap();
-    fs::write(images.path("empty.dwarfs"), "").unwrap();
+    let (images, good) = damaged_images();
     let mount = mount("", &[&good]);
     let root = mount.point();
     for (name, cause) in [

@@ -122,7 +122,7 @@ impl<'a> Precheck<'a> {
             if !damage.is_none() && damage.lost_groups() == 0 {
                 return Err(ToolError::new(WHAT)
                     .path(self.path)
-                    .cause("it differs from what its recovery data protects")
+                    .cause("bytes that its recovery data protects have changed")
                     .hint(format!("{}; {}", old.repair(), self.advice)));
             }
             if !damage.is_none() {
