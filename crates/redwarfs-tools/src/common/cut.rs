@@ -14,14 +14,20 @@ use super::recovery::sidecar_of;
 /// Most headers that are read.
 const MOST: u64 = 1 << 24;
 
-/// Says up to where a file is whole, if something is behind the newest complete state of its image that is no complete
-/// one. None if the file has its end, or something else is wrong with it.
+/// As [`advice_of`], of the image at `offset` of a file. None also if it cannot be opened.
 #[must_use]
 pub fn advice(path: &Path, offset: ImageOffset) -> Option<String> {
     let source: Arc<dyn Source> = Arc::new(FileSource::open(path).ok()?);
     let mut options = OpenOptions::default();
     options.offset = offset;
-    let image = Image::from_source(Arc::clone(&source), &options).ok()?;
+    advice_of(&Image::from_source(source, &options).ok()?, path)
+}
+
+/// Says up to where a file is whole, if something is behind the newest complete state of its image that is no complete
+/// one. None if the file has its end, or something else is wrong with it.
+#[must_use]
+pub fn advice_of(image: &Image, path: &Path) -> Option<String> {
+    let source = Arc::clone(image.source());
     let container = image.container();
     let is_whole =
         container.index == IndexState::Valid && image.trailing_bytes() == container.unused_tail;
@@ -35,7 +41,7 @@ pub fn advice(path: &Path, offset: ImageOffset) -> Option<String> {
         _ => (container.clone(), false),
     };
     let end = whole.offset.saturating_add(whole.size);
-    let newest = Image::from_container(source, whole, &options).ok()?;
+    let newest = Image::from_container(source, whole, &OpenOptions::default()).ok()?;
     let table = newest.snapshots().ok()?;
     let newest = table.present().next_back()?;
     let name = display_path(path);

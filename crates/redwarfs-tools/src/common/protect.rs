@@ -152,8 +152,7 @@ impl<'a> Precheck<'a> {
         match first.or_else(|| older.map(|older| older.finding.to_string())) {
             None => Ok(()),
             Some(what) => {
-                let offset = ImageOffset::At(self.image.container().offset);
-                let advice = cut::advice(self.path, offset);
+                let advice = cut::advice_of(self.image, self.path);
                 let advice = advice.as_deref().unwrap_or(self.advice);
                 Err(refused(self.path, &what, &report, advice))
             }

@@ -187,10 +187,11 @@ pub(super) fn run(
     need_stdout()?;
     match task {
         Task::List => {
-            if let Some(advice) = cut::advice(input, args.image_offset) {
+            let image = open(args, None, input, workers)?;
+            if let Some(advice) = cut::advice_of(&image, input) {
                 logger.warn(format_args!("{}: {advice}", display_path(input)));
             }
-            list(args, &open(args, None, input, workers)?)?;
+            list(args, &image)?;
         }
         Task::Diff(old, new) => diff(args, [old, new], input, workers, logger)?,
         Task::RollBack(choice) => roll_back(args, choice, input, workers, logger)?,
@@ -596,7 +597,7 @@ fn compact(
     let image = open(args, None, input, workers)?;
     let fail = |e| failed("cannot compact", input, args.image_offset, e);
     // The copy would not have the snapshots that a cut table names.
-    if let Some(advice) = cut::advice(input, args.image_offset) {
+    if let Some(advice) = cut::advice_of(&image, input) {
         return Err(ToolError::new("cannot compact")
             .path(input)
             .cause("something that is not complete follows the image")

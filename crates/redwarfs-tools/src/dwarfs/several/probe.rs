@@ -22,7 +22,7 @@ const AT_ONCE: usize = 8;
 const NAMED: usize = 20;
 
 /// What the threads share that open images.
-struct Shared {
+struct Probe {
     opener: Opener,
     images: Vec<PathBuf>,
     next: AtomicUsize,
@@ -30,7 +30,7 @@ struct Shared {
     over: AtomicBool,
 }
 
-impl Shared {
+impl Probe {
     /// Opens one image after the other, and sends the number of each with its result.
     fn work(&self, results: &Sender<(usize, Result<()>)>) {
         while !self.over.load(Ordering::Relaxed) {
@@ -56,7 +56,7 @@ impl Opener {
     /// # Errors
     /// None of them can be opened. The log names them. If that is not known soon, a warning says so.
     pub(in crate::dwarfs) fn need_one(&self, given: &[Given]) -> Result<()> {
-        let shared = Arc::new(Shared {
+        let probe = Arc::new(Probe {
             opener: self.clone(),
             images: given.iter().map(|one| one.image.clone()).collect(),
             next: AtomicUsize::new(0),
@@ -65,8 +65,8 @@ impl Opener {
         let (results, opened) = channel();
         let mut threads = 0;
         let mut more = || {
-            let (shared, results) = (Arc::clone(&shared), results.clone());
-            let work = move || shared.work(&results);
+            let (probe, results) = (Arc::clone(&probe), results.clone());
+            let work = move || probe.work(&results);
             let thread = std::thread::Builder::new().name(String::from("probe"));
             // Without a thread, nothing is known: the mount goes on.
             if threads < AT_ONCE && thread.spawn(work).is_ok() {
@@ -88,7 +88,7 @@ impl Opener {
                 }
                 Err(RecvTimeoutError::Timeout) if !rest.is_zero() => more(),
                 result => {
-                    shared.over.store(true, Ordering::Relaxed);
+                    probe.over.store(true, Ordering::Relaxed);
                     if result.is_err() {
                         self.say_undecided(given, &failed);
                     }
