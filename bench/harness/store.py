@@ -7,10 +7,6 @@ from pathlib import Path
 
 from .measure import Failed
 
-#: How the keys of results begin in which neither RedwarFS nor the reference has a share: a new build
-#: does not make them older.
-OTHERS = "peers/"
-
 
 class Store:
     """Results by key, one value for each round, and facts that are found once."""
@@ -49,8 +45,7 @@ class Store:
             self.data[what] = {key: value for key, value in self.data.get(what, {}).items()
                                if any(regex.match(key) for regex in keep)}
         self.data.update(identity=identity, results=kept, mixed=mixed,
-                         earlier=[key for key in kept
-                                  if key not in mixed and not key.startswith(OTHERS)])
+                         earlier=[key for key in kept if key not in mixed])
         facts = self.data["facts"]
         for key in [key for key in facts if key.startswith("image/") and not _made(key, kept)]:
             del facts[key]

@@ -140,20 +140,6 @@ class Stored(unittest.TestCase):
             self.assertFalse(again.is_earlier("build/x/1/ours"))
             self.assertEqual(list(again.data["facts"]), ["image/x/ours-l7", "data/x"])
 
-    def test_a_new_build_makes_no_result_of_other_programs_older(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "raw.json"
-            before = Store(path, {"ours": "1"})
-            for key in ("peers/x/tar", "after/x/mount/kernel erofs"):
-                before.add(key, {"cpu": 1.0, "size": 5})
-            after = Store(path, {"ours": "2"}, re.compile("peers|after"))
-            self.assertEqual(after.data["earlier"], ["after/x/mount/kernel erofs"])
-            self.assertTrue(after.goes_on("peers/x/tar"))
-            after.add("peers/x/tar", {"cpu": 2.0, "size": 6})
-            self.assertEqual(after.data["mixed"], [])
-            with self.assertRaises(Failed):
-                Store(path, {"ours": "3"})
-
     def test_further_rounds_are_of_the_same_work(self):
         with tempfile.TemporaryDirectory() as folder:
             path, keys = Path(folder) / "raw.json", ["build/x/1/ours", "build/x/7/ours"]
