@@ -17,6 +17,13 @@ FAMILIES = {
         ("kernel squashfs", ("squashfs-lz4",)),
         ("kernel erofs", ("erofs-lz4",)),
     ),
+    "medium": (
+        ("RedwarFS", ("ours-l4",)),
+        ("reference", ("ours-l4",)),
+        ("squashfuse_ll", ("squashfs-zstd15-128k",)),
+        ("kernel squashfs", ("squashfs-zstd15-128k",)),
+        ("kernel erofs", ("erofs-lz4",)),
+    ),
     "small": (
         ("RedwarFS", ("ours-l7",)),
         ("reference", ("ours-l7",)),

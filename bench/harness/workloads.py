@@ -25,6 +25,8 @@ class Setup:
 
     #: Paths below the root, in the order in which they are read.
     files: list
+    #: Paths of all entries but the root, sorted.
+    paths: list
     #: Path of the largest file below the root, and its size.
     large: tuple
     jobs: int
@@ -51,10 +53,21 @@ def find(mnt, _setup) -> Usage:
     return usage
 
 
-def random_files(mnt, setup) -> Usage:
+def _listed(mnt, paths) -> Path:
     lists = Path(os.fspath(mnt) + ".files")
-    lists.write_bytes(b"".join(b"./" + path + b"\0" for path in setup.files))
-    return measure.run(["xargs", "-0", "-a", lists, "cat"], cwd=mnt)
+    lists.write_bytes(b"".join(b"./" + path + b"\0" for path in paths))
+    return lists
+
+
+def random_files(mnt, setup) -> Usage:
+    return measure.run(["xargs", "-0", "-a", _listed(mnt, setup.files), "cat"], cwd=mnt)
+
+
+def stat(mnt, setup) -> Usage:
+    # Every entry once, by its name: no directory is listed before.
+    jobs = ["-n", "1000", "-P", str(setup.jobs)]
+    names = _listed(mnt, setup.paths)
+    return measure.run(["xargs", "-0", "-a", names, *jobs, "stat", "-c", "%s %Y"], cwd=mnt)
 
 
 def parallel(mnt, setup) -> Usage:
@@ -133,6 +146,7 @@ WORKLOADS = {
     "tarsmall": ("`tar` of all but the largest file", tar_small),
     "find": ("`find MNT -printf …`", find),
     "random": ("random small files, whole", random_files),
+    "stat": ("`stat` of all names, by several processes", stat),
     "parallel": ("all files, by several `cat` at once", parallel),
     "large": ("`cat` of one large file", large),
     "read4k": ("random reads of 4 KiB in one large file", _random(4 << 10, "reads_4k")),
@@ -161,6 +175,7 @@ def possible(setup: Setup) -> list:
 def prepare(entries: dict, files: int, jobs: int, reads_4k: int, reads_64k: int) -> Setup:
     return Setup(
         files=trees.random_files(entries, files),
+        paths=sorted(path for path in entries if path),
         large=trees.largest_file(entries) or (b"", 0),
         jobs=jobs,
         reads_4k=reads_4k,
