@@ -316,12 +316,12 @@ class Mount:
                 start_new_session=True,
             )
             try:
-                process.wait(measure.time_limit)
-            except subprocess.TimeoutExpired:
+                measure.wait(process, measure.time_limit)
+            except measure.TooLong:
                 measure.kill_all([process.pid])
                 process.wait()
                 subprocess.run(["umount", "-l", str(self.path)], stderr=subprocess.DEVNULL)
-                raise measure.TooLong(measure.time_limit) from None
+                raise
             errors.seek(0)
             text = errors.read().decode(errors="replace").strip()
         Mount.alive.append(self)

@@ -4,7 +4,7 @@ import unittest
 from pathlib import Path
 
 from .. import comparison
-from ..comparison import MEASURES, PROGRAMS, Comparison, quiet, replaced
+from ..comparison import MEASURES, OTHERS, PROGRAMS, SETS, Comparison, quiet, replaced
 from ..measure import Failed
 from ..parts import after, peers
 from ..programs import DRIVERS, RECIPES
@@ -56,11 +56,17 @@ class Names(unittest.TestCase):
                 self.assertIn(program.recipe, peers.PEERS)
 
     def test_every_lead_has_a_reason(self):
-        for program in PROGRAMS:
+        for program in PROGRAMS + OTHERS:
             for measure in MEASURES:
                 if not program.ours and (program.driver or measure not in ("mount", "all")):
-                    self.assertTrue(comparison.REASONS[program.family][measure],
-                                    (program.family, measure))
+                    for name in SETS:
+                        self.assertTrue(comparison.reason(program, measure, name),
+                                        (program, measure, name))
+
+    def test_every_setting_is_compared(self):
+        compared = [program.recipe for program in PROGRAMS + OTHERS
+                    if program.family not in ("RedwarFS", "DwarFS")]
+        self.assertEqual(sorted(compared), sorted(peers.PEERS))
 
 
 class Page(unittest.TestCase):
@@ -82,6 +88,17 @@ class Page(unittest.TestCase):
         })
         text, _ = Comparison(raw()).page()
         self.assertIn("| 1.11 times |", text)
+
+    def test_a_setting_without_a_row_can_lead(self):
+        more = raw()
+        more["results"]["peers/interpreters/lrzip-zpaq"] = made(80_000_000, 900.0)
+        more["results"]["peers/interpreters/tar-xz-1536m"] = made(85_000_000, 900.0)
+        found = {program.recipe: value for _, measure, program, value, *_ in Comparison(more).leads()
+                 if measure == "size"}
+        self.assertEqual(found, {"lrzip-zpaq": 80e6, "tar-xz-1536m": 85e6})
+        text, _ = Comparison(more).page()
+        self.assertIn("| tar, lrzip -z: context mixing", text)
+        self.assertNotIn("\n| tar, lrzip -z |", text)
 
     def test_without_leads_the_page_says_so(self):
         alone = raw()

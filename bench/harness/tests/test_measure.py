@@ -7,6 +7,7 @@ import tempfile
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from .. import measure, workloads
 from ..programs import Driver, Mount, Programs
@@ -48,6 +49,18 @@ class Limit(unittest.TestCase):
         with measure.limited(None):
             self.assertEqual(measure.time_limit, 100.0)
         self.assertEqual(measure.time_limit, 100.0)
+
+    def test_waiting_with_a_limit_does_not_poll(self):
+        process = subprocess.Popen(["sleep", "0.1"])
+        with mock.patch("time.sleep", side_effect=AssertionError("polled")):
+            measure.wait(process, 60.0)
+        self.assertEqual(process.returncode, 0)
+        process = subprocess.Popen(["sh", "-c", "read line; exit 3"], stdin=subprocess.PIPE)
+        with self.assertRaisesRegex(measure.TooLong, "longer than 0.05 s"):
+            measure.wait(process, 0.05)
+        process.stdin.close()
+        measure.wait(process)
+        self.assertEqual(process.returncode, 3)
 
     def test_a_driver_that_does_not_mount_in_time_is_ended(self):
         driver = Driver("slow", "sleep", ("1000000",), True)
