@@ -70,7 +70,8 @@ USES = {
     "zpaqfranz": _zpaq("zpaqfranz"),
     "zpaq": _zpaq("zpaq"),
     # Times of directories and owners are lost.
-    "7z": Uses((("7z", "x", "-y", "-bd", "-bso0", "-snl", "-o{dest}", "{image}"),),
+    # Since 25.01, it refuses links to directories above their own without `-snld20`.
+    "7z": Uses((("7z", "x", "-y", "-bd", "-bso0", "-snl", "-snld20", "-o{dest}", "{image}"),),
                (("7z", "x", "-so", "-bd", "{image}", "{base}/{path}"),),
                (("7z", "u", "-bd", "-bso0", "-snl", "-mx=9", "{image}", "{added}"),), exact=False),
 }

@@ -68,9 +68,15 @@ FAMILIES = {
 
 def _others() -> tuple:
     shown = {program.recipe for program in PROGRAMS}
-    return tuple(Program(family, RECIPES[peer].title, peer) for peer in peers.PEERS
-                 for start, family in FAMILIES.items()
+    return tuple(Program(family, _titled(family, RECIPES[peer].title), peer)
+                 for peer in peers.PEERS for start, family in FAMILIES.items()
                  if peer not in shown and peer.startswith(start))
+
+
+def _titled(family: str, title: str) -> str:
+    """The title of a recipe with the name of its program as the tables spell it."""
+    word, _, rest = title.partition(" ")
+    return f"{family} {rest}" if word == family.lower() else title
 
 
 #: Settings that have no row in the tables. They can lead nevertheless.
