@@ -59,8 +59,8 @@ PROGRAMS = (
     Program("zpaq", "zpaq -m3", "zpaq-m3"),
     Program("7z", "7z -mx9", "7z"),
 )
-#: Families by how the names of recipes begin.
-FAMILIES = {
+#: Families of programs by how the names of recipes begin.
+FAMILY_OF_PREFIX = {
     "squashfs": "SquashFS", "erofs": "EROFS", "wim": "wimlib", "tar-zstd": "tar and zstd",
     "tar-xz": "tar and xz", "tar-gz": "tar and gzip", "lrzip": "lrzip", "zpaq": "zpaq", "7z": "7z",
 }
@@ -69,7 +69,7 @@ FAMILIES = {
 def _others() -> tuple:
     shown = {program.recipe for program in PROGRAMS}
     return tuple(Program(family, _titled(family, RECIPES[peer].title), peer)
-                 for peer in peers.PEERS for start, family in FAMILIES.items()
+                 for peer in peers.PEERS for start, family in FAMILY_OF_PREFIX.items()
                  if peer not in shown and peer.startswith(start))
 
 
@@ -100,6 +100,12 @@ _SMALL = "its settings do less: a weaker code, or no search for repeated data in
 _STREAM = "it is a stream with one small window, whatever the data"
 _KERNEL = "the kernel reads the tables in place, and starts no process"
 _DIRECT = "the kernel decodes into the page cache: no request goes to a process and back"
+_TAR = {
+    "size": _SOLID, "cpu": "one pass without reordering or a hash of each file",
+    "wall": "one pass without reordering or a hash of each file", "peak": _STREAM,
+    "mount": "", "file": "the file is near the start of the archive",
+    "unpack": "everything is unpacked in the order in which it is stored",
+}
 #: Why another program leads, by family and measure.
 REASONS = {
     "DwarFS": {
@@ -133,24 +139,9 @@ REASONS = {
         "all": "it decodes chunk after chunk without a cache between",
         "unpack": "it decodes chunk after chunk without a cache between",
     },
-    "tar and zstd": {
-        "size": _SOLID, "cpu": "one pass without reordering or a hash of each file",
-        "wall": "one pass without reordering or a hash of each file", "peak": _STREAM,
-        "mount": "", "file": "the file is near the start of the archive",
-        "unpack": "everything is unpacked in the order in which it is stored",
-    },
-    "tar and gzip": {
-        "size": _SOLID, "cpu": "one pass without reordering or a hash of each file",
-        "wall": "one pass without reordering or a hash of each file", "peak": _STREAM,
-        "mount": "", "file": "the file is near the start of the archive",
-        "unpack": "everything is unpacked in the order in which it is stored",
-    },
-    "tar and xz": {
-        "size": _SOLID, "cpu": "one pass without reordering or a hash of each file",
-        "wall": "one pass without reordering or a hash of each file", "peak": _STREAM,
-        "mount": "", "file": "the file is near the start of the archive",
-        "unpack": "everything is unpacked in the order in which it is stored",
-    },
+    "tar and zstd": _TAR,
+    "tar and gzip": _TAR,
+    "tar and xz": _TAR,
     "lrzip": {
         "size": "its window is the whole archive, which has to be unpacked as a whole",
         "cpu": "repeated data over any distance are left out before the slow code runs",

@@ -65,7 +65,7 @@ def random_files(mnt, setup) -> Usage:
 
 def stat(mnt, setup) -> Usage:
     # Every entry once, by its name: no directory is listed before.
-    jobs = ["-n", "1000", "-P", str(setup.jobs)]
+    jobs = ["-r", "-n", "1000", "-P", str(setup.jobs)]
     names = _listed(mnt, setup.paths)
     return measure.run(["xargs", "-0", "-a", names, *jobs, "stat", "-c", "%s %Y"], cwd=mnt)
 

@@ -9,7 +9,7 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from .. import measure, workloads
+from .. import measure, trees, workloads
 from ..programs import Driver, Mount, Programs
 
 
@@ -122,6 +122,22 @@ class Fio(unittest.TestCase):
                                (b'{"jobs": [{}]}', 1), (b"", 1)):
             with self.assertRaises(measure.Failed):
                 workloads.fio_times(output, wanted)
+
+
+class Stat(unittest.TestCase):
+    def test_every_entry_is_asked_for_and_a_missing_one_is_no_result(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder) / "tree"
+            (root / "sub").mkdir(parents=True)
+            (root / "sub" / "two\nlines, and a space").write_text("x")
+            (root / "link").symlink_to("nowhere")
+            entries = trees.describe(root)
+            setup = workloads.prepare(entries, 1, 2, 1, 1)
+            self.assertEqual(setup.paths, [b"link", b"sub", b"sub/two\nlines, and a space"])
+            workloads.stat(root, setup)
+            (root / "link").unlink()
+            with self.assertRaisesRegex(measure.Failed, "link"):
+                workloads.stat(root, setup)
 
 
 if __name__ == "__main__":
