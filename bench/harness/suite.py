@@ -44,6 +44,8 @@ class Suite:
         self.random_files = 2000
         self.fio = False
         self.end = None
+        #: A pattern of the keys to measure; without it, all.
+        self.keys = None
         self._entries = {}
         self._warm = set()
 
@@ -102,6 +104,8 @@ class Suite:
         if rounds is not None and number >= rounds or not jobs:
             return
         for job in measure.turns(jobs, number):
+            if self.keys and not self.keys.search(job.key):
+                continue
             limits = [limit for limit in (job.limit, measure.time_limit) if limit is not None]
             if len(self.store.rounds(job.key)) > number:
                 continue

@@ -43,7 +43,7 @@ PLACES = {
 LIMIT = 600.0
 DEST = Path("/dev/shm")
 GREP = 'grep -rFcD skip -e "$1" -- "$2" | LC_ALL=C sort | sha256sum'
-RUN = 'ls -d */bin/node | xargs -P "$1" -I{} ./{} -p process.version | LC_ALL=C sort'
+RUN = 'ls -d */bin/node | xargs -P "$1" -I{} env ./{} -p process.version | LC_ALL=C sort'
 
 
 def measure(suite, number: int) -> None:
@@ -119,7 +119,7 @@ def _mounted(suite, name, use, run, driver, which) -> Job:
     def same(mnt, _setup):
         usage = run(mnt)
         digest = hashlib.sha256(usage.output).hexdigest()
-        wanted = suite.store.fact(f"answer/{name}/{use}", lambda: _answer(suite, name, run))
+        wanted = suite.store.fact(f"answer/{name}/{use}", lambda: _answer(suite, name, use, run))
         if digest != wanted:
             raise Failed(f"{use} gave another answer than in the source: {usage.output[:80]!r}")
         usage.output = b""
@@ -133,8 +133,11 @@ def _mounted(suite, name, use, run, driver, which) -> Job:
     return Job(f"after/{name}/{use}/{driver} {which}", measured, ours, None if ours else LIMIT)
 
 
-def _answer(suite, name, run) -> str:
-    return hashlib.sha256(run(suite.folders[name]).output).hexdigest()
+def _answer(suite, name, use, run) -> str:
+    output = run(suite.folders[name]).output
+    if not output and use != "mount":
+        raise Failed(f"{use} gives no answer in the source")
+    return hashlib.sha256(output).hexdigest()
 
 
 def _values(suite, name: str, which: str, **more) -> dict:
@@ -188,23 +191,16 @@ def _job(key, run, which) -> Job:
 
 
 def grown(suite) -> Path:
-    """The interpreters with one more release, in hard links where that is possible."""
+    """The interpreters with one more release. Hard links would change the source: its files would
+    have two names."""
     target, source = suite.work / "grown", suite.folders["interpreters"]
     if not target.exists():
         partial = target.with_name("grown.partial")
         shutil.rmtree(partial, ignore_errors=True)
         for folder in (source, suite.folders["added"]):
-            shutil.copytree(folder, partial, symlinks=True, copy_function=_link,
-                            dirs_exist_ok=True)
+            shutil.copytree(folder, partial, symlinks=True, dirs_exist_ok=True)
         partial.rename(target)
     return target
-
-
-def _link(source, target) -> None:
-    try:
-        os.link(source, target, follow_symlinks=False)
-    except OSError:
-        shutil.copy2(source, target, follow_symlinks=False)
 
 
 def _add(suite, which):

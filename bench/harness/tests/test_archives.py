@@ -28,6 +28,39 @@ class Words(unittest.TestCase):
         for name in after.GROWING:
             self.assertTrue(archives.uses_of(RECIPES[name]).add, name)
 
+    def test_all_interpreters_run_and_say_who_they_are(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("two", "one"):
+                program = Path(folder, name, "bin/node")
+                program.parent.mkdir(parents=True)
+                program.write_text(f'#!/bin/sh\necho "$* {name}"\n')
+                program.chmod(0o755)
+            usage = measure.run(["sh", "-c", after.RUN, "sh", "2"], cwd=folder, capture=True)
+        self.assertEqual(usage.output, b"-p process.version one\n-p process.version two\n")
+
+    def test_one_more_release_leaves_the_others_as_they_are(self):
+        with tempfile.TemporaryDirectory() as folder:
+            class Releases:
+                work = Path(folder)
+                folders = {"interpreters": work / "interpreters", "added": work / "added"}
+
+            for name, path in Releases.folders.items():
+                (path / f"of-{name}").mkdir(parents=True)
+                (path / f"of-{name}" / "file").write_text(name)
+            before = trees.describe(Releases.folders["interpreters"])
+            grown = after.grown(Releases)
+            self.assertEqual(sorted(path.name for path in grown.iterdir()),
+                             ["of-added", "of-interpreters"])
+            self.assertEqual(trees.describe(Releases.folders["interpreters"]), before)
+
+    def test_a_use_without_an_answer_is_an_error(self):
+        class Tree:
+            folders = {"x": "/"}
+
+        nothing = lambda tree: measure.run(["true"], cwd=tree, capture=True)
+        self.assertRaises(Failed, after._answer, Tree, "x", "run", nothing)
+        self.assertEqual(len(after._answer(Tree, "x", "mount", nothing)), 64)
+
     def test_a_missing_program_makes_no_pipe(self):
         programs = Programs("/nonexistent")
         self.assertIsNone(archives.filled((("no-such-program-at-all", "x"),), programs))

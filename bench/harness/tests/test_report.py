@@ -206,6 +206,16 @@ class Stored(unittest.TestCase):
             self.assertEqual(store.data["limits"], {"peers/x/slow": 0.1})
             self.assertIn("load", store.rounds("peers/x/quick")[0])
 
+    def test_only_wanted_keys_are_measured(self):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Store(Path(folder) / "raw.json", {})
+            suite = Suite(None, store, Path(folder), "small", {})
+            suite.keys = re.compile("x/(tar|zpaq)$")
+            jobs = [Job(f"peers/{name}", lambda: {"wall": 1.0})
+                    for name in ("x/tar", "x/tar-xz", "y/tar", "x/zpaq")]
+            suite.alternate(jobs, 0)
+            self.assertEqual(list(store.data["results"]), ["peers/x/tar", "peers/x/zpaq"])
+
     def test_the_report_says_what_is_older(self):
         keys = ["build/x/1/ours", "build/x/1/reference", "build/x/7/ours", "peers/x/tar"]
         shown = assembly.earlier(keys)
