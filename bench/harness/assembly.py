@@ -15,8 +15,9 @@ def about(environment: dict) -> str:
     """Machine and versions; nothing that says where or when."""
     known = dict(environment)
     first = (f"{known.pop('cpus')} CPUs ({known.pop('cpu', '?')}), Linux {known.pop('kernel')}.")
-    versions = "; ".join(f"{name}: {version(text)}" for name, text in known.items())
-    return f"{first} {versions}.\n"
+    versions = report.table(("program", "version"),
+                            [(name, version(text)) for name, text in known.items()])
+    return f"{first}\n\n{versions}"
 
 
 def version(text: str) -> str:

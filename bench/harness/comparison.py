@@ -386,18 +386,24 @@ class Comparison:
         text += ["## Where another program leads\n",
                  "Rows in which a program is better than RedwarFS at each of the levels above, with the best of all settings in "
                  "[the other page](bench/comparison/report.md). The reasons follow from how the programs work. Only "
-                 "those with numbers were measured.\n",
+                 "those with numbers were measured. A program that was not measured is in no row.\n",
                  self.leads_table(), NOT_FOR, CROMFS]
         return "\n".join(text), plots
 
     def _left_out(self, name: str) -> str:
-        """What was tried and failed, or took too long."""
+        """What was tried and failed or took too long, and what was not tried: neither is worse or
+        better than the rows."""
         skipped = {**self.raw.get("missing", {}), **self.raw["skipped"]}
-        lines = []
+        lines, untried = [], []
         for program in PROGRAMS:
             keys = {key for measure in MEASURES for key, _ in self._places(program, name, measure)}
+            failed = sorted(keys & set(skipped))
             lines += [f"SKIPPED: {program.title} ({key.split('/')[0]}): {skipped[key]}\n"
-                      for key in sorted(keys) if key in skipped]
+                      for key in failed]
+            if program.made(name) not in failed and self.value(program, name, "size") is None:
+                untried.append(program.title)
+        if untried:
+            lines.append("Not measured:\n\n" + "".join(f"* {title}\n" for title in untried))
         return "\n".join(lines)
 
     def short(self) -> str:
@@ -406,7 +412,9 @@ class Comparison:
         fact = self.results.facts.get(f"data/{name}")
         about = f"{fact['title'][0].upper()}{fact['title'][1:]}, {report.megabytes(fact['bytes'])} " \
                 "MB:\n\n" if fact else ""
-        return about + self.table(name, ("size", "cpu", "mount", "file", "all", "unpack"))
+        table = self.table(name, ("size", "cpu", "mount", "file", "all", "unpack"))
+        left = self._left_out(name)
+        return about + table + (f"\n{left}" if left else "")
 
 
 def _differ(value: float, other: float) -> bool:

@@ -190,10 +190,14 @@ def _job(key, run, which) -> Job:
     return Job(key, run, ours, None if ours else LIMIT)
 
 
+def _grown_path(suite) -> Path:
+    return suite.work / "grown"
+
+
 def grown(suite) -> Path:
     """The interpreters with one more release. Hard links would change the source: its files would
     have two names."""
-    target, source = suite.work / "grown", suite.folders["interpreters"]
+    target, source = _grown_path(suite), suite.folders["interpreters"]
     if not target.exists():
         partial = target.with_name("grown.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -209,12 +213,13 @@ def _add(suite, which):
     added = next(path for path in suite.folders["added"].iterdir() if path.is_dir())
     copy = suite.work / f"growing{RECIPES[which].suffix}"
     lines = archives.filled(add, suite.programs, **{
-        **_values(suite, name, which), "image": copy, "added": added, "grown": grown(suite)})
+        **_values(suite, name, which), "image": copy, "added": added, "grown": _grown_path(suite)})
     if not lines:
         return None
 
     def run():
         image = _image(suite, name, which)
+        trees.survey(grown(suite))
         try:
             shutil.copyfile(image, copy)
             usage = measuring.run(*lines, want_peak=True)

@@ -143,6 +143,12 @@ class Page(unittest.TestCase):
     def test_what_took_too_long_is_told(self):
         text, _ = Comparison(raw()).page()
         self.assertIn("SKIPPED: zpaq -m3 (peers): took longer than 600 s", text)
+        for shown in (text, Comparison(raw()).short()):
+            untried = shown.partition("Not measured:\n\n")[2].partition("\n\n")[0].splitlines()
+            self.assertIn("* lrzip", untried)
+            self.assertIn("* 7z -mx9", untried)
+            self.assertNotIn("* zpaq -m3", untried)
+            self.assertNotIn("* tar, xz -9", untried)
 
     def test_tables_have_as_many_cells_in_each_row(self):
         width = None

@@ -302,7 +302,8 @@ class Report(unittest.TestCase):
         self.assertIn("SKIPPED: fio: not installed", self.text)
 
     def test_machine_and_versions_are_told(self):
-        self.assertIn("2 CPUs (Some <CPU>), Linux 6.1. RedwarFS: 0.1.0.", self.text)
+        self.assertIn("2 CPUs (Some <CPU>), Linux 6.1.\n", self.text)
+        self.assertIn("\n| RedwarFS | 0.1.0 |\n", self.text)
 
     def test_tables_have_as_many_cells_in_each_row(self):
         width = None
