@@ -27,6 +27,8 @@ class Job:
     ours: bool = False
     #: Seconds that a command of it may take, if that is less than the limit of the run.
     limit: float | None = None
+    #: Key of the same work with an easier setting: what outlasts a limit with that one is not tried.
+    easier: str | None = None
 
 
 class Suite:
@@ -109,7 +111,8 @@ class Suite:
             limits = [limit for limit in (job.limit, measure.time_limit) if limit is not None]
             if len(self.store.rounds(job.key)) > number:
                 continue
-            if self.store.left_out(job.key, min(limits, default=None)):
+            limit = min(limits, default=None)
+            if self.store.left_out(job.key, limit) or self._hopeless(job, limit):
                 continue
             if not self.store.goes_on(job.key):
                 continue
@@ -129,6 +132,18 @@ class Suite:
                 f"{name} {value:,.3f}".removesuffix(".000") for name, value in result.items()
                 if isinstance(value, (int, float))
             ))
+
+    def _hopeless(self, job: Job, limit) -> bool:
+        """Whether an easier setting took too long; the report says so."""
+        before = self.store.data.get("limits", {}).get(job.easier)
+        if before is None or limit is None or limit > before:
+            return False
+        why = self.store.skipped[job.easier]
+        if not why.startswith("not tried"):
+            why = f"not tried: {job.easier.rpartition('/')[2]} {why}"
+        say(f"SKIPPED: {job.key}: {why}")
+        self.store.skip(job.key, why, before)
+        return True
 
     def warm(self, name: str) -> None:
         """Brings a data set into the page cache before it is used for the first time."""

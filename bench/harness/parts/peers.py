@@ -14,6 +14,14 @@ PEERS = (
     "tar-xz-1536m", "lrzip", "lrzip-zpaq", "zpaq-m1", "zpaq-m2", "zpaq-m3", "zpaq-m4", "zpaq-m5",
     "zpaqfranz-m1", "zpaqfranz-m3", "7z", "7z-1g",
 )
+#: For a setting, one of the same program that searches less, and that has no more threads.
+EASIER = {
+    "erofs-zstd22": "erofs-zstd19",
+    "tar-zstd22-long": "tar-zstd19-long",
+    "zpaq-m4": "zpaq-m3",
+    "zpaq-m5": "zpaq-m4",
+    "zpaqfranz-m3": "zpaqfranz-m1",
+}
 #: Lines of the plot: more could not be told from each other.
 PLOTTED = {
     "squashfs": ("squashfs-lz4", "squashfs-zstd15-128k", "squashfs-zstd22"),
@@ -52,7 +60,8 @@ def _job(suite, name: str, peer: str):
         )
         return cost(usage, size=size)
 
-    return Job(f"peers/{name}/{peer}", run, limit=recipe.limit)
+    easier = f"peers/{name}/{EASIER[peer]}" if peer in EASIER else None
+    return Job(f"peers/{name}/{peer}", run, limit=recipe.limit, easier=easier)
 
 
 def _values(results, path, *fields):

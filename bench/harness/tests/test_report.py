@@ -206,6 +206,22 @@ class Stored(unittest.TestCase):
             self.assertEqual(store.data["limits"], {"peers/x/slow": 0.1})
             self.assertIn("load", store.rounds("peers/x/quick")[0])
 
+    def test_harder_settings_are_not_tried_when_an_easier_one_took_too_long(self):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Store(Path(folder) / "raw.json", {})
+            suite = Suite(None, store, Path(folder), "small", {})
+            jobs = [Job(f"peers/x/zpaq-m{n}", lambda: measure.run(["sleep", "1000"]), limit=0.1,
+                        easier=f"peers/x/zpaq-m{n - 1}") for n in (1, 2, 3)]
+            suite.alternate(jobs, 0)
+            why = "took longer than 0.1 s"
+            self.assertEqual(store.skipped, {
+                "peers/x/zpaq-m1": why, "peers/x/zpaq-m2": f"not tried: zpaq-m1 {why}",
+                "peers/x/zpaq-m3": f"not tried: zpaq-m1 {why}"})
+            quick = [Job(f"peers/x/zpaq-m{n}", lambda: {"wall": 1.0}, limit=1.0,
+                         easier=f"peers/x/zpaq-m{n - 1}") for n in (1, 2, 3)]
+            suite.alternate(quick, 0)
+            self.assertEqual((len(store.data["results"]), store.skipped), (3, {}))
+
     def test_only_wanted_keys_are_measured(self):
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder) / "raw.json", {})
