@@ -191,6 +191,19 @@ Ten programs make an image or archive of the same trees, and give the data back.
 [bench/README.md](../bench/README.md) has the commands that repeat them.
 """
 
+MORE = """## More tables
+
+These measure other things than the tables above. In some of their rows, other programs lead.
+
+* [Data and metadata](bench/comparison/report.md#kernel-file-systems-data-metadata-clusters), as EROFS publishes them: in order, at
+  random and `fio`, beside EROFS and SquashFS in the kernel.
+* [Large files, sources, small files](bench/README.md#large-blocks-and-uncompressed-blocks): beside archives that are mounted,
+  a pass-through, EROFS and btrfs.
+* [One day out of 32 days of logs](bench/README.md#one-directory-of-many), by the size of blocks.
+* [Audio and images](bench/media.md): beside `flac`, `fpack` and 7z.
+* [Memory of 1, 10 and 100 mounts](bench/README.md#many-mounts).
+* [Many small files](bench/README.md#many-files): up to a million.
+"""
 NOT_FOR = """\
 ## When not to use RedwarFS
 
@@ -387,7 +400,7 @@ class Comparison:
                  "Rows in which a program is better than RedwarFS at each of the levels above, with the best of all settings in "
                  "[the other page](bench/comparison/report.md). The reasons follow from how the programs work. Only "
                  "those with numbers were measured. A program that was not measured is in no row.\n",
-                 self.leads_table(), NOT_FOR, CROMFS]
+                 self.leads_table(), MORE, NOT_FOR, CROMFS]
         return "\n".join(text), plots
 
     def _left_out(self, name: str) -> str:
