@@ -1,7 +1,5 @@
 """The whole report: Markdown and plots from raw results."""
 
-import re
-
 from . import report
 from .measure import Failed
 from .parts import after, build, decode, files, logs, peers, performance, read
@@ -9,21 +7,6 @@ from .store import Results
 
 PARTS = {"build": build, "decode": decode, "logs": logs, "files": files, "read": read,
          "peers": peers, "after": after, "performance": performance}
-
-
-def about(environment: dict) -> str:
-    """Machine and versions; nothing that says where or when."""
-    known = dict(environment)
-    first = (f"{known.pop('cpus')} CPUs ({known.pop('cpu', '?')}), Linux {known.pop('kernel')}.")
-    versions = report.table(("program", "version"),
-                            [(name, version(text)) for name, text in known.items()])
-    return f"{first}\n\n{versions}"
-
-
-def version(text: str) -> str:
-    """The part of a program's own words that names its version."""
-    found = re.search(r"v?\d+\.\d+[\w.+-]*", text)
-    return found[0] if found else text
 
 
 def data_sets(results: Results) -> str:
@@ -76,7 +59,7 @@ def assemble(raw: dict):
         "# RedwarFS compared with other programs\n",
         "`bench/report` makes this report and repeats the measurements: see "
         "[bench/README.md](../../bench/README.md).\n",
-        about(raw["environment"]),
+        report.about(raw["environment"]),
         f"Medians. {rounds(results, raw)} In each round, all programs of a comparison take "
         "turns, in changing order, with the data in the page cache. × is the ratio of RedwarFS "
         "to the other program, the median over the rounds: below 1, RedwarFS is smaller or "

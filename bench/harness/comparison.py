@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from . import assembly, report, svg
+from . import report, svg
 from .measure import Failed
 from .parts import build, peers
 from .programs import RECIPES
@@ -376,7 +376,7 @@ class Comparison:
     def page(self):
         """Markdown, and plots by path beside it."""
         text = ["# RedwarFS and other programs\n", INTRODUCTION]
-        text.append(assembly.about(self.raw["environment"]))
+        text.append(report.about(self.raw["environment"]))
         text.append("MB are millions of bytes. *Mount* ends when the root can be listed. *Mount and "
                     "read one file* starts with a fresh mount; archives are asked for the file. "
                     "*`grep -r`* reads everything through a mount, *unpack* writes it to memory. "

@@ -1,6 +1,7 @@
 """Medians, ratios, and tables in Markdown and JSON."""
 
 import json
+import re
 import statistics
 from pathlib import Path
 
@@ -62,14 +63,23 @@ def table(head, rows) -> str:
 
 
 def about(environment: dict) -> str:
-    """One paragraph on machine and versions."""
+    """The machine, and a table of versions. Memory and load are shown if they are known."""
     known = dict(environment)
-    first = (
-        f"{known.pop('cpus')} CPUs ({known.pop('cpu', '?')}), "
-        f"{known.pop('memory', 0) / (1 << 30):.0f} GiB, Linux {known.pop('kernel')}, "
-        f"load {known.pop('load'):.1f} at the start."
-    )
-    return first + " " + "; ".join(f"{name}: {text}" for name, text in known.items()) + ".\n"
+    first = [f"{known.pop('cpus')} CPUs ({known.pop('cpu', '?')})"]
+    if "memory" in known:
+        first.append(f"{known.pop('memory') / (1 << 30):.0f} GiB")
+    first.append(f"Linux {known.pop('kernel')}")
+    if "load" in known:
+        first.append(f"load {known.pop('load'):.1f} at the start")
+    versions = table(("program", "version"),
+                     [(name, version(text)) for name, text in known.items()])
+    return f"{', '.join(first)}.\n\n{versions}"
+
+
+def version(text: str) -> str:
+    """The part of a program's own words that names its version."""
+    found = re.search(r"v?\d+\.\d+[\w.+-]*", text)
+    return found[0] if found else text
 
 
 def skipped(what: dict) -> str:

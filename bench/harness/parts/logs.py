@@ -319,9 +319,9 @@ def show(results):
                     cells.append(_ratio(results, kind, place, "cpu"))
                 rows.append(cells)
     text = [
-        "These tests read the same day from images with more and more days around it: with "
-        "`tar` on a fresh mount with the image in the page cache (CPU time of `tar` and "
-        "driver), and with `dwarfsextract` and a pattern. Each program has its own images. "
+        "These tests read the same day from images with more and more days around it. The image "
+        "is in the page cache. `tar` reads the day from a fresh mount (CPU time of `tar` and "
+        "driver), and `dwarfsextract` extracts it with a pattern. Each program has its own images. "
         "Ideally, the CPU time does not rise with the number of days.\n",
         *(f"![one day]({name})\n" for name in plots),
         report.table((
